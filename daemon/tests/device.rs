@@ -185,7 +185,7 @@ fn a_segment_is_lent_imported_and_written_and_no_context_is_made() {
             Mapping::map(&Allocation::import(fd.as_fd()).unwrap(), lent.bytes, &device, Access::ReadWrite).unwrap();
         // The fake driver's memory is a memfd, which shows without a copy that both clients have the same memory.
         assert_eq!(rustix::io::pwrite(&fd, b"tensor", 4096), Ok(6));
-        let of = Request::SegmentOf { catalogue: a.welcome.catalogue, slot: lent.lending.base };
+        let of = Request::SegmentOf { owner: a.welcome.client, slot: lent.lending.base };
         let (seen, fd) = b.device_segment(&of);
         assert_eq!(seen, lent);
         let read = Mapping::map(&Allocation::import(fd.as_fd()).unwrap(), seen.bytes, &device, Access::Read).unwrap();

@@ -126,12 +126,12 @@ fn a_name_outlives_its_producer_and_its_drafts_do_not() {
     let base = producer.segment();
     let spare = producer.segment();
     let owner_word = producer.publish("pressure", 5, Cell::new(1, base));
-    assert_eq!((owner_word.catalogue(), owner_word.cell()), (producer.welcome.catalogue, 5));
-    let number = producer.welcome.catalogue;
+    assert_eq!((owner_word.owner(), owner_word.cell()), (producer.welcome.client, 5));
+    let number = producer.welcome.client;
 
     let consumer = Client::join(&broker);
     assert_eq!(consumer.find("pressure"), Some(owner_word));
-    let (reply, fds) = consumer.ask(&Request::SegmentOf { catalogue: number, slot: base + 3 });
+    let (reply, fds) = consumer.ask(&Request::SegmentOf { owner: number, slot: base + 3 });
     assert!(matches!(reply, Reply::Segment { slots_log2: 4, .. }), "{reply:?}");
     assert!(map::segment(&fds[0], 4096, Access::Write, false).is_err(), "lent for reading");
     let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fds[0]));
@@ -150,9 +150,9 @@ fn a_name_outlives_its_producer_and_its_drafts_do_not() {
     };
     eventually("the unused segment comes back", || stat().segments == 1);
     assert_ne!(base, spare);
-    let (reply, _) = consumer.ask(&Request::SegmentOf { catalogue: number, slot: spare });
+    let (reply, _) = consumer.ask(&Request::SegmentOf { owner: number, slot: spare });
     assert!(matches!(reply, Reply::Refused(Refusal::NotFound(_))), "{reply:?}");
-    let (reply, _) = consumer.ask(&Request::CellsOf { catalogue: number, part: 0 });
+    let (reply, _) = consumer.ask(&Request::CellsOf { client: number, part: 0 });
     assert!(matches!(reply, Reply::Cells { part: 0, .. }));
     say(&consumer.socket, &Request::Ack);
     drop(consumer);

@@ -8,6 +8,8 @@ use crate::header::SheetHeader;
 use crate::word::{Bell, Word};
 
 #[cfg(not(loom))]
+use crate::number::ClientNo;
+#[cfg(not(loom))]
 use crate::raw::{Records, Sheet, View};
 #[cfg(not(loom))]
 use crate::search::{BUCKET, SEARCH_MAX, Search};
@@ -24,7 +26,7 @@ mod life;
 mod search;
 mod wanted;
 
-pub use audience::{AUDIENCE, AUDIENCE_WORDS, audience, audience_bit, bits};
+pub use audience::{AUDIENCE, AUDIENCE_WORDS, Bitmap, audience, audience_bit, bits};
 pub use entry::{ENTRY_NAME_WORDS, KEY_BYTES_MAX, LONG_NAME_WORDS, LongName, NameEntry, key_word};
 pub use geometry::{FIRST_TABLE_LOG2, Geometry};
 pub use search::{FoundName, Replaced, begin_table_in, find_in};
@@ -411,25 +413,30 @@ impl Directory {
         entry.live_key(|entry| self.key(entry))
     }
 
-    /// Returns the catalogue numbers that belong to clients.
-    pub fn present(&self) -> impl Iterator<Item = u16> + '_ {
+    /// Returns all lines of the table of members, with their numbers.
+    pub fn numbered_members(&self) -> impl Iterator<Item = (ClientNo, &MemberEntry)> + '_ {
+        self.members.iter().enumerate().filter_map(|(index, line)| Some((ClientNo::at(index)?, line)))
+    }
+
+    /// Returns the numbers that belong to clients.
+    pub fn present(&self) -> impl Iterator<Item = ClientNo> + '_ {
         bits(&self.head.present, self.members.len())
     }
 
     /// Returns the members that may have leases on this owner's slots, and the members that share
     /// an audience bit with one of them. The result never includes the owner itself.
-    pub fn audience(&self, owner: u16) -> impl Iterator<Item = u16> + '_ {
+    pub fn audience(&self, owner: ClientNo) -> impl Iterator<Item = ClientNo> + '_ {
         let shown = &self.members[usize::from(owner)].audience;
         audience(&self.head.present, shown, self.members.len()).filter(move |&reader| reader != owner)
     }
 
     /// Returns the members that may announce names.
-    pub fn announcers(&self) -> impl Iterator<Item = u16> + '_ {
+    pub fn announcers(&self) -> impl Iterator<Item = ClientNo> + '_ {
         bits(&self.head.announcers, self.members.len())
     }
 
     /// Returns the members that may be parked.
-    pub fn waiters(&self) -> impl Iterator<Item = u16> + '_ {
+    pub fn waiters(&self) -> impl Iterator<Item = ClientNo> + '_ {
         bits(&self.head.waiters, self.members.len())
     }
 }
@@ -437,7 +444,6 @@ impl Directory {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::word::OwnerKind;
 
     fn directory() -> Directory {
         let geometry = Geometry { members: 65, names: 512, lists: 1, streams: 1, segments: 1 };
@@ -459,12 +465,12 @@ mod tests {
         let name = &d.names[entry as usize];
         name.set_key(hash, key, block, &d.long_names);
         d.places[place(d, key, after)].set(PlaceWord::new(hash, entry).0);
-        name.owner_word.set(OwnerWord::after(OwnerWord(name.owner_word.peek()), OwnerKind::Live, 3, 9).0);
+        name.owner_word.set(OwnerWord(name.owner_word.peek()).then_live(ClientNo::new(3), 9).0);
     }
 
     fn bury(d: &Directory, entry: u32) {
         let owner_word = &d.names[entry as usize].owner_word;
-        owner_word.set(OwnerWord::after(OwnerWord(owner_word.peek()), OwnerKind::Tomb, 0, 0).0);
+        owner_word.set(OwnerWord(owner_word.peek()).then_tomb().0);
     }
 
     #[test]
@@ -574,19 +580,20 @@ mod tests {
         let view = View::anonymous(geometry.bytes() as usize);
         geometry.initialise(view.at(0).unwrap(), 7, 1);
         let d = Directory::new(&view).unwrap();
-        let show = |owner: u16, reader: u16| {
-            let (word, bit) = audience_bit(reader);
-            d.members[usize::from(owner)].audience[word].set_bits(bit);
+        let show = |owner: usize, reader| {
+            let (word, bit) = audience_bit(ClientNo::new(reader));
+            d.members[owner].audience[word].set_bits(bit);
         };
         for number in [3u16, 5, 70, 515, 1027, 1999] {
-            d.head().present[usize::from(number) / 64].set_bits(1 << (number % 64));
+            Bitmap(&d.head().present).set(ClientNo::new(number));
         }
         show(5, 3);
         show(5, 5);
         show(70, 1999);
-        assert_eq!(d.audience(5).collect::<Vec<_>>(), [3, 515, 1027], "those that share a bit, and not itself");
-        assert_eq!(d.audience(70).collect::<Vec<_>>(), [1999]);
-        assert_eq!(d.audience(3).count(), 0);
+        let audience = |owner| d.audience(ClientNo::new(owner)).map(ClientNo::get).collect::<Vec<_>>();
+        assert_eq!(audience(5), [3, 515, 1027], "those that share a bit, and not itself");
+        assert_eq!(audience(70), [1999]);
+        assert_eq!(audience(3), []);
     }
 
     #[test]
@@ -594,6 +601,6 @@ mod tests {
         let d = directory();
         d.head().present[0].set(1 << 1 | 1 << 63);
         d.head().present[1].set(0b11);
-        assert_eq!(d.present().collect::<Vec<_>>(), [1, 63, 64]);
+        assert_eq!(d.present().map(ClientNo::get).collect::<Vec<_>>(), [1, 63, 64]);
     }
 }

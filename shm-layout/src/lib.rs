@@ -63,6 +63,7 @@ pub mod header;
 pub mod leases;
 pub mod limit;
 pub mod name;
+pub mod number;
 pub mod publish;
 pub mod random;
 pub mod raw;

@@ -32,6 +32,7 @@ pub use stat::{Holder, NamespaceUse, Refusals, Stat, UidUse};
 pub use value::{NameAt, VALUES_MAX, ValueAt};
 
 use crate::device::Uuid;
+use crate::number::{ClientNo, CursorNo};
 use serde::{Deserialize, Serialize};
 
 /// Version of the control protocol.
@@ -97,8 +98,8 @@ pub struct Return {
     pub layout_hash: u64,
     /// The client's namespace.
     pub namespace: String,
-    /// The client's catalogue number in the namespace.
-    pub catalogue: u16,
+    /// The client's number in the namespace.
+    pub client: ClientNo,
     /// The client's member word.
     pub member: u64,
     /// First slots of the client's segments. `None`: the client has too many segments to list.
@@ -146,23 +147,23 @@ pub enum Request {
     /// read-only. For device memory: [`Reply::DeviceSegment`] with segment and read-only slots. The
     /// importer of device memory chooses the access to the segment itself.
     SegmentOf {
-        /// The owner's catalogue number.
-        catalogue: u16,
+        /// The slot's owner.
+        owner: ClientNo,
         /// The slot.
         slot: u32,
     },
     /// Requests a part of a member's cells. Part 0 is the catalogue. Reply: [`Reply::Cells`] with
     /// the part, read-only.
     CellsOf {
-        /// The member's catalogue number.
-        catalogue: u16,
+        /// The member.
+        client: ClientNo,
         /// The part's number.
         part: u8,
     },
     /// Requests a member's lease table. Reply: [`Reply::Sheet`] with the table, read-only.
     LeasesOf {
-        /// The member's catalogue number.
-        catalogue: u16,
+        /// The member.
+        client: ClientNo,
     },
     /// Binds a name to a filled cell of the client, as a first publication or a takeover. Reply:
     /// [`Reply::Bound`].
@@ -212,7 +213,7 @@ pub enum Request {
         /// The stream's name.
         name: String,
         /// Index of the cursor in the client's lease table.
-        cursor: u16,
+        cursor: CursorNo,
         /// Whether the packet carries a wake descriptor for the producer. The daemon refuses such packets, because they
         /// could carry any descriptor. A pollable subscriber sends [`Request::SubscribePollable`].
         wake: bool,
@@ -224,17 +225,17 @@ pub enum Request {
         /// The stream's id at the time of the subscription.
         id: u64,
         /// Index of the cursor.
-        cursor: u16,
+        cursor: CursorNo,
     },
     /// Requests a subscriber's wake descriptor, for the producer. Reply: [`Reply::Sheet`] with the
     /// descriptor, or [`Reply::Done`] if there is none.
     WakeDescriptor {
         /// Index in the table of streams.
         stream: u32,
-        /// The subscriber's catalogue number.
-        catalogue: u16,
+        /// The subscriber.
+        subscriber: ClientNo,
         /// Index of the cursor.
-        cursor: u16,
+        cursor: CursorNo,
     },
     /// Removes a stream and its messages. Reply: [`Reply::Deleted`].
     StreamDelete {
@@ -316,8 +317,8 @@ pub enum Request {
     /// stay in the file. Not for device memory. Reply: [`Reply::Segment`] with the slots,
     /// read-only.
     SlotsOf {
-        /// The owner's catalogue number.
-        catalogue: u16,
+        /// The slot's owner.
+        owner: ClientNo,
         /// The slot.
         slot: u32,
     },
@@ -355,7 +356,7 @@ pub enum Request {
         /// The stream's name.
         name: String,
         /// Index of the cursor in the client's lease table.
-        cursor: u16,
+        cursor: CursorNo,
     },
     /// Reports that the client has found no other memory after the last refusal of memory, and returns this refusal to its
     /// program. The daemon counts the refusal now, and not when it sent the refusal. Reply: [`Reply::Done`].
@@ -487,8 +488,8 @@ pub struct Welcome {
     pub protocol: u16,
     /// The daemon's version.
     pub daemon: String,
-    /// The client's catalogue number.
-    pub catalogue: u16,
+    /// The client's number in the namespace.
+    pub client: ClientNo,
     /// The client's member word.
     pub member: u64,
     /// The namespace's name.

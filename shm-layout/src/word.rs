@@ -4,6 +4,7 @@
 //! relaxed loads of at most 8 bytes. So a reader's load is relaxed and a fence follows
 //! ([`Word::read`]). The writer's stores are `Release`.
 
+use crate::number::{ClientNo, CursorNo};
 use crate::search::Search;
 use crate::sync::{AtomicU64, Ordering, fence};
 use core::fmt;
@@ -116,15 +117,24 @@ pub struct OwnerWord(pub u64);
 pub const VERSION_MASK: u32 = 0x3F_FFFF;
 
 impl OwnerWord {
-    /// Returns the next word of an entry, whose version follows that of `before`.
-    pub const fn after(before: Self, kind: OwnerKind, catalogue: u16, cell: u32) -> Self {
-        let version = (field(before.0, 40, 22) + 1) & VERSION_MASK as u64;
-        let (kind, low) = match kind {
-            OwnerKind::Tomb => (0, 0),
-            OwnerKind::Live => (1, (catalogue as u64) << 24 | (cell & 0xFF_FFFF) as u64),
-            OwnerKind::Reserved => (2, 0),
-        };
-        Self(kind << 62 | version << 40 | low)
+    /// Returns the next word of the entry, with these fields. Its version follows that of `self`.
+    const fn then(self, kind: u64, low: u64) -> Self {
+        Self(kind << 62 | (field(self.0, 40, 22) + 1 & VERSION_MASK as u64) << 40 | low)
+    }
+
+    /// Returns the next word of the entry: its name is in a cell of this owner.
+    pub const fn then_live(self, owner: ClientNo, cell: u32) -> Self {
+        self.then(1, (owner.get() as u64) << 24 | (cell & 0xFF_FFFF) as u64)
+    }
+
+    /// Returns the next word of the entry: it has no name.
+    pub const fn then_tomb(self) -> Self {
+        self.then(0, 0)
+    }
+
+    /// Returns the next word of the entry: the daemon is deciding which client owns the name.
+    pub const fn then_reserved(self) -> Self {
+        self.then(2, 0)
     }
 
     /// Returns the word of an entry without a name, with this version modulo 2^22.
@@ -151,9 +161,9 @@ impl OwnerWord {
         field(self.0, 40, 22) as u32
     }
 
-    /// Returns the owner's catalogue.
-    pub const fn catalogue(self) -> u16 {
-        field(self.0, 24, 16) as u16
+    /// Returns the owner.
+    pub const fn owner(self) -> ClientNo {
+        ClientNo::new(field(self.0, 24, 16) as u16)
     }
 
     /// Returns the cell in the owner's catalogue.
@@ -164,7 +174,7 @@ impl OwnerWord {
 
 impl fmt::Debug for OwnerWord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} v{} catalogue {} cell {}", self.kind(), self.version(), self.catalogue(), self.cell())
+        write!(f, "{:?} v{} owner {} cell {}", self.kind(), self.version(), self.owner(), self.cell())
     }
 }
 
@@ -238,8 +248,8 @@ impl Cell {
     }
 
     /// Returns the lease that pins this value.
-    pub const fn lease(self, catalogue: u16) -> LeaseWord {
-        LeaseWord((catalogue as u64) << 48 | (self.slot() as u64) << 24 | field(self.generation(), 0, 24))
+    pub const fn lease(self, owner: ClientNo) -> LeaseWord {
+        LeaseWord((owner.get() as u64) << 48 | (self.slot() as u64) << 24 | field(self.generation(), 0, 24))
     }
 }
 
@@ -270,8 +280,8 @@ impl LeaseWord {
     /// Returns a lease of a whole segment, identified by the segment's first slot. While the lease
     /// exists, the daemon neither frees nor relends the segment. The lease pins none of the slots:
     /// the owner still reuses slots without leases.
-    pub const fn of_segment(catalogue: u16, base: u32) -> Self {
-        Cell::new(0xFF_FFFF, base).lease(catalogue)
+    pub const fn of_segment(owner: ClientNo, base: u32) -> Self {
+        Cell::new(0xFF_FFFF, base).lease(owner)
     }
 
     /// Returns true if the lease is of a whole segment.
@@ -279,9 +289,9 @@ impl LeaseWord {
         self.generation_low() == 0xFF_FFFF
     }
 
-    /// Returns the catalogue of the slot's owner.
-    pub const fn catalogue(self) -> u16 {
-        (self.0 >> 48) as u16
+    /// Returns the slot's owner.
+    pub const fn owner(self) -> ClientNo {
+        ClientNo::new((self.0 >> 48) as u16)
     }
 
     /// Returns the slot.
@@ -474,8 +484,8 @@ pub struct RangeWord(pub u64);
 
 impl RangeWord {
     /// Returns a lent range.
-    pub const fn new(log2: u8, catalogue: u16, base: u32) -> Self {
-        Self(1 << 56 | (log2 as u64) << 48 | (catalogue as u64) << 32 | ((base & 0xFF_FFFF) as u64) << 8)
+    pub const fn new(log2: u8, owner: ClientNo, base: u32) -> Self {
+        Self(1 << 56 | (log2 as u64) << 48 | (owner.get() as u64) << 32 | ((base & 0xFF_FFFF) as u64) << 8)
     }
 
     /// Returns true if a segment is lent here.
@@ -483,9 +493,9 @@ impl RangeWord {
         self.0 >> 56 == 1
     }
 
-    /// Returns the catalogue of the segment's owner.
-    pub const fn catalogue(self) -> u16 {
-        field(self.0, 32, 16) as u16
+    /// Returns the segment's owner.
+    pub const fn owner(self) -> ClientNo {
+        ClientNo::new(field(self.0, 32, 16) as u16)
     }
 
     /// Returns the segment's first slot number.
@@ -507,19 +517,19 @@ pub struct SubscriberWord(pub u64);
 
 impl SubscriberWord {
     /// Returns the word with these fields. The epoch is taken modulo 2^30.
-    pub const fn new(catalogue: u16, cursor: u16, epoch: u32, wake: bool) -> Self {
-        let who = (catalogue as u64) << 48 | (cursor as u64) << 32;
+    pub const fn new(client: ClientNo, cursor: CursorNo, epoch: u32, wake: bool) -> Self {
+        let who = (client.get() as u64) << 48 | (cursor.get() as u64) << 32;
         Self(who | ((epoch & 0x3FFF_FFFF) as u64) << 2 | wake as u64)
     }
 
-    /// Returns the catalogue of the cursor's owner.
-    pub const fn catalogue(self) -> u16 {
-        (self.0 >> 48) as u16
+    /// Returns the subscriber.
+    pub const fn client(self) -> ClientNo {
+        ClientNo::new((self.0 >> 48) as u16)
     }
 
     /// Returns the index of the cursor in the subscriber's lease table.
-    pub const fn cursor(self) -> u16 {
-        field(self.0, 32, 16) as u16
+    pub const fn cursor(self) -> CursorNo {
+        CursorNo::new(field(self.0, 32, 16) as u16)
     }
 
     /// Returns the member's epoch at the time of the subscription.
@@ -533,9 +543,9 @@ impl SubscriberWord {
     }
 }
 
-/// Returns the bit of a catalogue in a parked word: a Bloom filter with one hash, without the top bit.
-pub const fn parked_bit(catalogue: u16) -> u64 {
-    1 << ((catalogue as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58 & 0x3F).wrapping_rem(63)
+/// Returns the bit of a client in a parked word: a Bloom filter with one hash, without the top bit.
+pub const fn parked_bit(client: ClientNo) -> u64 {
+    1 << ((client.get() as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58 & 0x3F).wrapping_rem(63)
 }
 
 /// Set in a parked word by a client that waits for any new name.
@@ -548,14 +558,14 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "four million steps, and no unsafe code in them")]
     fn owner_word_moves_its_version_and_keeps_its_fields() {
-        let a = OwnerWord::after(OwnerWord(0), OwnerKind::Live, 0xFFFF, 0xFF_FFFE);
-        assert_eq!((a.version(), a.catalogue(), a.cell()), (1, 0xFFFF, 0xFF_FFFE));
+        let a = OwnerWord(0).then_live(ClientNo::new(0xFFFF), 0xFF_FFFE);
+        assert_eq!((a.version(), a.owner().get(), a.cell()), (1, 0xFFFF, 0xFF_FFFE));
         assert!(a.is_live());
-        let t = OwnerWord::after(a, OwnerKind::Tomb, 0, 0);
+        let t = a.then_tomb();
         assert_eq!((t.kind(), t.version()), (OwnerKind::Tomb, 2));
         let mut h = OwnerWord(0);
         for _ in 0..(1 << 22) {
-            h = OwnerWord::after(h, OwnerKind::Tomb, 0, 0);
+            h = h.then_tomb();
         }
         assert_eq!(h.version(), 0, "the version wraps at 22 bits and nowhere else");
         assert_eq!(OwnerWord(0).kind(), OwnerKind::Tomb);
@@ -564,8 +574,8 @@ mod tests {
     #[test]
     fn a_lease_excludes_by_slot_and_low_generation() {
         let cell = Cell::new(0x12_3456_789A, 77);
-        let lease = cell.lease(9);
-        assert_eq!((lease.catalogue(), lease.slot(), lease.generation_low()), (9, 77, 0x56_789A));
+        let lease = cell.lease(ClientNo::new(9));
+        assert_eq!((lease.owner().get(), lease.slot(), lease.generation_low()), (9, 77, 0x56_789A));
         assert!(!Cell::DELETED.is_value() && !Cell::EMPTY.is_value() && cell.is_value());
     }
 
@@ -587,11 +597,11 @@ mod tests {
     fn members_and_ranges_pack() {
         let m = Member::new(MemberState::Closed, 0x3FFF_FFFF, u32::MAX);
         assert_eq!((m.state(), m.epoch(), m.sheet()), (MemberState::Closed, 0x3FFF_FFFF, u32::MAX));
-        let r = RangeWord::new(14, 65535, 0xFF_C000);
-        assert_eq!((r.slots(), r.catalogue(), r.base()), (16384, 65535, 0xFF_C000));
+        let r = RangeWord::new(14, ClientNo::new(65535), 0xFF_C000);
+        assert_eq!((r.slots(), r.owner().get(), r.base()), (16384, 65535, 0xFF_C000));
         assert!(r.is_lent() && !RangeWord(0).is_lent());
         for c in 0..=u16::MAX {
-            assert_eq!(parked_bit(c) & PARKED_ANY, 0);
+            assert_eq!(parked_bit(ClientNo::new(c)) & PARKED_ANY, 0);
         }
     }
 }

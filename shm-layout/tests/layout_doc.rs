@@ -56,7 +56,7 @@ const WORDS: &[(&str, &str, &[Part])] = &[
         &[
             (63, 62, "kind: 0 no name, 1 live, 2 reserved", Some(|w| w >> 62)),
             (61, 40, "version; each store adds 1", Some(|w| OwnerWord(w).version().into())),
-            (39, 24, "catalogue of the owner", Some(|w| OwnerWord(w).catalogue().into())),
+            (39, 24, "catalogue of the owner", Some(|w| OwnerWord(w).owner().into())),
             (23, 0, "cell", Some(|w| OwnerWord(w).cell().into())),
         ],
     ),
@@ -72,7 +72,7 @@ const WORDS: &[(&str, &str, &[Part])] = &[
         "LeaseWord",
         "`LeaseTable.entries`; 0: no lease",
         &[
-            (63, 48, "catalogue", Some(|w| LeaseWord(w).catalogue().into())),
+            (63, 48, "catalogue", Some(|w| LeaseWord(w).owner().into())),
             (47, 24, "slot", Some(|w| LeaseWord(w).slot().into())),
             (23, 0, "low bits of the generation", Some(|w| LeaseWord(w).generation_low().into())),
         ],
@@ -135,7 +135,7 @@ const WORDS: &[(&str, &str, &[Part])] = &[
                     if log2 < 32 { RangeWord(w).slots().ilog2().into() } else { log2 }
                 }),
             ),
-            (47, 32, "catalogue", Some(|w| RangeWord(w).catalogue().into())),
+            (47, 32, "catalogue", Some(|w| RangeWord(w).owner().into())),
             (31, 8, "first slot", Some(|w| RangeWord(w).base().into())),
             (7, 0, "always 0", None),
         ],

@@ -43,10 +43,11 @@ use std::cell::Cell as Local;
 use std::sync::{Arc, Once};
 use std::time::Instant;
 use tensorlend_layout::leases::LeaseTable;
-use tensorlend_layout::word::{Cell, OwnerKind, OwnerWord};
+use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::word::{Cell, OwnerWord};
 
 /// Catalogue of the client that owns the name, in models with one owner.
-const OWNER: u16 = 1;
+const OWNER: ClientNo = ClientNo::new(1);
 
 /// A race on tensor bytes, in loom's words.
 const RACE: &str = "Causality violation";
@@ -99,14 +100,19 @@ impl Bytes {
     }
 }
 
-/// The owner word of a name in `cell` of `catalogue`, as the entry's first.
-fn live(catalogue: u16, cell: u32) -> u64 {
-    OwnerWord::after(OwnerWord(0), OwnerKind::Live, catalogue, cell).0
+/// The owner word of a name in an owner's cell, as the entry's first.
+fn live(owner: ClientNo, cell: u32) -> u64 {
+    OwnerWord(0).then_live(owner, cell).0
 }
 
-/// The owner word that follows `before`.
-fn then(before: u64, kind: OwnerKind, catalogue: u16, cell: u32) -> u64 {
-    OwnerWord::after(OwnerWord(before), kind, catalogue, cell).0
+/// The owner word that follows `before`, of a name in an owner's cell.
+fn then_live(before: u64, owner: ClientNo, cell: u32) -> u64 {
+    OwnerWord(before).then_live(owner, cell).0
+}
+
+/// The owner word that follows `before`, without a name.
+fn then_tomb(before: u64) -> u64 {
+    OwnerWord(before).then_tomb().0
 }
 
 /// Whether a table holds a lease of this value of [`OWNER`].

@@ -2,6 +2,7 @@
 #![cfg(not(loom))]
 
 use std::fmt::{Debug, Write as _};
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::wire::{Hello, Policy, Reply, Request, encode};
 
 const BEGIN: &str = "<!-- packets:begin -->\n";
@@ -26,7 +27,7 @@ fn packets() -> String {
         }),
         Request::Ack,
         Request::Segment { bytes: 1 << 20, slots_log2: 10 },
-        Request::SegmentOf { catalogue: 300, slot: 7 },
+        Request::SegmentOf { owner: ClientNo::new(300), slot: 7 },
         Request::Bind { name: "loss".into(), cell: 5 },
         Request::StreamOpen { name: "camera".into(), capacity: 8, policy: Policy::DropOldest },
         Request::Tidy { names: vec![("a".into(), 1), ("b".into(), 2)] },

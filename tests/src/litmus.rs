@@ -12,6 +12,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use tensorlend_layout::catalogue::Catalogue;
 use tensorlend_layout::leases::{self, LeaseTable};
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::publish;
 use tensorlend_layout::raw::Sheet;
 use tensorlend_layout::word::{Cell, LeaseWord, Word};
@@ -179,7 +180,7 @@ impl Party {
 
 /// Leases the cell's value; returns true if the lease is valid.
 fn reader(way: Way, entry: &Word, cell: &Word, old: Cell) -> bool {
-    let lease: LeaseWord = old.lease(OWNER);
+    let lease: LeaseWord = old.lease(ClientNo::new(OWNER));
     match way {
         Way::Steps | Way::Overwrite | Way::Fences => leases::acquire(entry, lease, &[(cell, old.0)]),
         Way::None => {
@@ -203,5 +204,5 @@ fn owner(way: Way, owner_word: &Word, entry: &Word, cell: &Word, old: Cell, new:
         }
         Way::None => cell.set(new.0),
     }
-    entry.peek() != old.lease(OWNER).0
+    entry.peek() != old.lease(ClientNo::new(OWNER)).0
 }

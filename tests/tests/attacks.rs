@@ -81,7 +81,7 @@ fn what_many_connections_of_one_user_cost_another_user() {
     let ends = rounds.clone().map(|_| {
         let hands = join(200);
         let each = |hand: &Hand| {
-            let list = format!("of {}", hand.welcome.catalogue);
+            let list = format!("of {}", hand.welcome.client);
             hand.ask(&Request::ListAppendEphemeral { list, cells: cells.clone() }).unwrap();
         };
         hands.iter().for_each(each);

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use tensorlend::{DType, Policy};
 use tensorlend_layout::catalogue::SlotRecord;
 use tensorlend_layout::directory::Directory;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::wire::{APPEND_MAX, NameAt, Reply, Request, VALUES_MAX};
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 use tensorlend_os::memfd::Access;
@@ -61,14 +62,14 @@ fn measure(daemon: &Daemon, what: &str, mut attack: impl FnMut(usize)) {
 fn fill_leases(hand: &Hand) {
     hand.leases.shards_used.set(u64::MAX);
     hand.leases.high_water.iter().for_each(|high| high.set(64));
-    let lease = Cell::new(1, 77).lease(hand.welcome.catalogue);
+    let lease = Cell::new(1, 77).lease(hand.welcome.client);
     hand.leases.entries.iter().flatten().for_each(|entry| entry.set(lease.0));
 }
 
 fn names_of(directory: &Directory, owner: u16) -> Vec<NameAt> {
     let live =
         directory.entries().map(|(entry, line)| (entry, tensorlend_layout::word::OwnerWord(line.owner_word.read())));
-    let own = live.filter(|(_, owner_word)| owner_word.is_live() && owner_word.catalogue() == owner);
+    let own = live.filter(|(_, owner_word)| owner_word.is_live() && owner_word.owner() == ClientNo::new(owner));
     own.map(|(entry, owner_word)| NameAt { entry, owner_word: owner_word.0 }).collect()
 }
 
@@ -105,7 +106,7 @@ fn what_one_request_costs_another_client() {
         hand.catalogue.cells[cell as usize].cell.set(Cell::new(1, base).0);
         ask(&hand, &Request::Bind { name: format!("chain{cell}"), cell });
     }
-    let mut names = names_of(&hand.directory, hand.welcome.catalogue);
+    let mut names = names_of(&hand.directory, hand.welcome.client.get());
     names.truncate(VALUES_MAX);
     measure(&daemon, "values of 320 names with long chains", |_| {
         ask(&hand, &Request::ValuesOf { names: names.clone() });

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tensorlend::{Client, DType};
 use tensorlend_layout::catalogue::{Catalogue, RING};
+use tensorlend_layout::number::{ClientNo, CursorNo};
 use tensorlend_layout::raw::Sheet;
 use tensorlend_layout::wire::{PACKET_BYTES_MAX, Refusal, Reply, Request, decode, encode};
 use tensorlend_layout::word::{Absorbed, Cell};
@@ -76,7 +77,7 @@ fn a_flood_of_announcements() {
     let daemon = Daemon::start("");
     let mut agent = daemon.agent();
     let flood = Hand::join_announcer(&daemon.socket(), None).unwrap();
-    let member = &flood.directory.members[usize::from(flood.welcome.catalogue)];
+    let member = &flood.directory.members[usize::from(flood.welcome.client)];
     let mut state = 1u64;
     let (mut sent, mut round) = (0, 0);
     while sent < all {
@@ -262,7 +263,7 @@ fn a_file_lease_on_a_segment_delays_only_who_asks_for_that_segment() {
     assert_eq!(owner.ask(&Request::Ping).unwrap().0, Reply::Done);
     assert!(memfd::hold_with_lease(&segment), "nobody else has it open");
     let (reader, other) = (Hand::join(&daemon.socket(), None).unwrap(), Hand::join(&daemon.socket(), None).unwrap());
-    let request = Request::SegmentOf { catalogue: owner.welcome.catalogue, slot: base };
+    let request = Request::SegmentOf { owner: owner.welcome.client, slot: base };
     packet::send(&reader.socket, &encode(&request), &[], SendFlags::empty()).unwrap();
     for _ in 0..20 {
         assert_eq!(other.ask(&Request::Ping).unwrap().0, Reply::Done);
@@ -286,7 +287,7 @@ fn a_reply_that_waits_for_a_file_lease_outlasts_the_return_of_its_segment() {
     assert_eq!(owner.ask(&Request::Ping).unwrap().0, Reply::Done);
     assert!(memfd::hold_with_lease(&segment), "nobody else has it open");
     let reader = Hand::join(&daemon.socket(), None).unwrap();
-    let request = Request::SegmentOf { catalogue: owner.welcome.catalogue, slot: base };
+    let request = Request::SegmentOf { owner: owner.welcome.client, slot: base };
     packet::send(&reader.socket, &encode(&request), &[], SendFlags::empty()).unwrap();
     // After some tries the pause before the next one is longer than the daemon needs to free the segment.
     std::thread::sleep(Duration::from_millis(100));
@@ -318,7 +319,7 @@ fn leases_for_ever_cost_their_producer_memory_and_nobody_time() {
     // Leases every value and releases none.
     let refused = entries.enumerate().find_map(|(round, entry)| {
         let value = Cell(catalogue.cells[owner_word.cell() as usize].cell.read());
-        entry.set(value.lease(owner).0);
+        entry.set(value.lease(ClientNo::new(owner)).0);
         producer.ask(&format!("put x 100000 {round}")).err()
     });
     let refused = refused.expect("what is leased is not used again, so that the pool comes to its end");
@@ -353,7 +354,7 @@ fn silent_sockets_with_descriptors_in_flight() {
         let kind = SocketType::STREAM;
         let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
         packet::send(&ours, b"x", &[theirs.as_fd(), ours.as_fd()], SendFlags::empty()).unwrap();
-        let request = Request::Subscribe { name: "nothing".into(), cursor: 0, wake: true };
+        let request = Request::Subscribe { name: "nothing".into(), cursor: CursorNo::new(0), wake: true };
         for _ in 0..8 {
             let descriptors = [theirs.as_fd(), ours.as_fd(), theirs.as_fd(), ours.as_fd()];
             if packet::send(&socket, &encode(&request), &descriptors, SendFlags::DONTWAIT).is_err() {
@@ -436,18 +437,18 @@ fn half_sent_garbled_and_oversized_messages() {
         Request::Segment { bytes: u64::MAX, slots_log2: 255 },
         Request::Segment { bytes: 0, slots_log2: 0 },
         Request::ReturnSegment { base: u32::MAX },
-        Request::SegmentOf { catalogue: u16::MAX, slot: u32::MAX },
-        Request::CellsOf { catalogue: 0, part: 255 },
-        Request::LeasesOf { catalogue: 0 },
+        Request::SegmentOf { owner: ClientNo::new(u16::MAX), slot: u32::MAX },
+        Request::CellsOf { client: ClientNo::new(0), part: 255 },
+        Request::LeasesOf { client: ClientNo::new(0) },
         Request::Bind { name: "\0".repeat(60_000), cell: u32::MAX },
         Request::Delete { name: "x".repeat(60_000) },
         Request::Tidy { names: vec![("x".into(), u32::MAX); 1000] },
         Request::Rename { from: String::new(), to: String::new() },
         Request::StreamOpen { name: "s".into(), capacity: u32::MAX, policy: tensorlend::Policy::Block },
-        Request::Subscribe { name: "s".into(), cursor: u16::MAX, wake: true },
-        Request::SubscribePollable { name: "s".into(), cursor: u16::MAX },
-        Request::Unsubscribe { stream: u32::MAX, id: u64::MAX, cursor: u16::MAX },
-        Request::WakeDescriptor { stream: u32::MAX, catalogue: 0, cursor: u16::MAX },
+        Request::Subscribe { name: "s".into(), cursor: CursorNo::new(u16::MAX), wake: true },
+        Request::SubscribePollable { name: "s".into(), cursor: CursorNo::new(u16::MAX) },
+        Request::Unsubscribe { stream: u32::MAX, id: u64::MAX, cursor: CursorNo::new(u16::MAX) },
+        Request::WakeDescriptor { stream: u32::MAX, subscriber: ClientNo::new(0), cursor: CursorNo::new(u16::MAX) },
         Request::ListAppend { list: "l".into(), cells: vec![u32::MAX; 10_000] },
         Request::ListRename { from: "a".into(), to: "a".into() },
         hello(None),

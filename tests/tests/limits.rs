@@ -229,11 +229,11 @@ fn stat_names_the_process_that_holds_what_it_has_returned() {
         let stat: serde_json::Value = serde_json::from_str(&stat(&["stat", "--json"])).unwrap();
         stat["holders"].as_array().unwrap().clone()
     };
-    let (own, client) = (std::process::id(), hand.welcome.catalogue);
+    let (own, client) = (std::process::id(), hand.welcome.client);
     eventually("one piece left: the slots are unmapped", || holders().first().is_some_and(|it| it["pieces"] == 1));
     let all = holders();
     let [holder] = &all[..] else { panic!("{all:?}") };
-    assert_eq!((&holder["pid"], &holder["client"]), (&own.into(), &client.into()));
+    assert_eq!((&holder["pid"], &holder["client"]), (&own.into(), &client.get().into()));
     assert_eq!((&holder["connected"], &holder["bytes"]), (&true.into(), &MB.into()));
     let text = stat(&["stat"]);
     assert!(

@@ -9,6 +9,7 @@ use rustix::net::SendFlags;
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
+use tensorlend_layout::number::CursorNo;
 use tensorlend_layout::wire::{Policy, Reply, Request, encode};
 use tensorlend_os::packet;
 use tensorlend_tests::hand::{Hand, ask, dial, hello};
@@ -190,7 +191,7 @@ fn no_descriptor_of_a_client_reaches_the_daemon() {
             assert_eq!(sent, Err(Errno::PERM), "before the handshake, round {round}");
         }
         let hand = Hand::join(&daemon.socket(), None).unwrap();
-        for request in [Request::Ping, Request::Subscribe { name: "s".into(), cursor: 0, wake: true }] {
+        for request in [Request::Ping, Request::Subscribe { name: "s".into(), cursor: CursorNo::new(0), wake: true }] {
             let sent = packet::send(&hand.socket, &encode(&request), &[evil.as_fd()], SendFlags::empty());
             assert_eq!(sent, Err(Errno::PERM), "{request:?}");
         }
@@ -210,7 +211,7 @@ fn neither_end_of_a_wake_pair_takes_messages_from_the_wrong_side_or_descriptors(
         let sent = packet::send(&wake, &[1], &descriptors, SendFlags::DONTWAIT);
         assert_eq!(sent, Err(Errno::PIPE), "the producers' end receives nothing");
     }
-    let request = Request::WakeDescriptor { stream, catalogue: subscriber.welcome.catalogue, cursor: 0 };
+    let request = Request::WakeDescriptor { stream, subscriber: subscriber.welcome.client, cursor: CursorNo::new(0) };
     let (reply, descriptors) = producer.ask(&request).unwrap();
     assert!(matches!(reply, Reply::Sheet { .. }), "{reply:?}");
     packet::send(&descriptors[0], &[1], &[], SendFlags::DONTWAIT).unwrap();
@@ -231,10 +232,12 @@ fn a_wake_descriptor_of_a_client_is_refused_with_the_reason() {
     let producer = Hand::join(&daemon.socket(), None).unwrap();
     producer.stream("s", 4).unwrap();
     let subscriber = Hand::join(&daemon.socket(), None).unwrap();
-    let (reply, _) = subscriber.ask(&Request::Subscribe { name: "s".into(), cursor: 0, wake: true }).unwrap();
+    let (reply, _) =
+        subscriber.ask(&Request::Subscribe { name: "s".into(), cursor: CursorNo::new(0), wake: true }).unwrap();
     let Reply::Refused(refusal) = reply else { panic!("{reply:?}") };
     assert!(refusal.to_string().contains("version"), "{refusal}");
-    let (reply, _) = subscriber.ask(&Request::Subscribe { name: "s".into(), cursor: 0, wake: false }).unwrap();
+    let (reply, _) =
+        subscriber.ask(&Request::Subscribe { name: "s".into(), cursor: CursorNo::new(0), wake: false }).unwrap();
     assert!(matches!(reply, Reply::Stream { policy: Policy::DropOldest, .. }), "{reply:?}");
 }
 
@@ -244,7 +247,7 @@ fn a_client_that_acknowledges_what_it_has_not_received_is_disconnected() {
     let Some((daemon, _programs)) = system_daemon("") else { return };
     acting_as(MALLORY, || {
         let hand = Hand::join(&daemon.socket(), None).unwrap();
-        let request = Request::LeasesOf { catalogue: hand.welcome.catalogue };
+        let request = Request::LeasesOf { client: hand.welcome.client };
         packet::send(&hand.socket, &encode(&request), &[], SendFlags::empty()).unwrap();
         let is_there = || poll(&mut [PollFd::new(&hand.socket, PollFlags::IN)], Some(&Timespec::default())) == Ok(1);
         eventually("the reply", is_there);

@@ -1,11 +1,11 @@
 //! The identity of a client.
 
-use tensorlend::observe::ClientSeen;
+use tensorlend::observe::{ClientNo, ClientSeen};
 
 /// A client's number, and the epoch of that number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MemberId {
-    pub catalogue: u16,
+    pub catalogue: ClientNo,
     pub epoch: u32,
 }
 

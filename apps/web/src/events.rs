@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use tensorlend::Stat;
-use tensorlend::observe::{ClientState, Observation};
+use tensorlend::observe::{ClientNo, ClientState, Observation};
 
 /// Maximum number of stored events. The oldest events are dropped.
 const KEPT: usize = 500;
@@ -69,10 +69,10 @@ impl Kind {
 /// The previous state of one namespace.
 #[derive(Default)]
 struct Before {
-    clients: HashMap<(u16, u32), (String, bool)>,
+    clients: HashMap<(ClientNo, u32), (String, bool)>,
     streams: HashMap<u64, (String, bool)>,
     /// Bytes of lent segments, by the owner's member number.
-    lent: BTreeMap<u16, u64>,
+    lent: BTreeMap<ClientNo, u64>,
 }
 
 /// The event log, and the state of the last sample.
@@ -144,10 +144,14 @@ impl Log {
                 self.add(at_ms, Kind::StreamGone, name, stream, 1);
             }
         }
-        let owners: std::collections::BTreeSet<u16> = before.lent.keys().chain(now.lent.keys()).copied().collect();
+        let owners: std::collections::BTreeSet<ClientNo> = before.lent.keys().chain(now.lent.keys()).copied().collect();
         for owner in owners {
             let [was, is] = [&before, &now].map(|snapshot| snapshot.lent.get(&owner).copied().unwrap_or(0));
-            let label = seen.clients.iter().find(|c| c.catalogue == owner).map_or("", |c| c.label.as_str());
+            let label = seen
+                .clients
+                .iter()
+                .find(|c| c.catalogue == ClientNo::new(owner.get()))
+                .map_or("", |c| c.label.as_str());
             if is > was {
                 self.add(at_ms, Kind::SegmentsLent, name, label, is - was);
             } else if was > is {
@@ -219,7 +223,7 @@ mod tests {
 
     fn with(labels: &[&str]) -> Observation {
         let client = |(at, label): (usize, &&str)| ClientSeen {
-            catalogue: at as u16,
+            catalogue: ClientNo::new(at as u16),
             label: (*label).to_owned(),
             ..ClientSeen::default()
         };

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use tensorlend::observe::{Observation, States};
+use tensorlend::observe::{ClientNo, Observation, States};
 
 /// Maximum number of stored points. The oldest points are dropped.
 const POINTS: usize = 600;
@@ -20,7 +20,7 @@ pub struct Point {
     /// Bytes of segments by user.
     pub uids: BTreeMap<u32, u64>,
     /// Bytes of segments of the largest clients, by member number and epoch.
-    pub clients: BTreeMap<(u16, u32), u64>,
+    pub clients: BTreeMap<(ClientNo, u32), u64>,
 }
 
 impl Point {

@@ -84,13 +84,14 @@ pub async fn follow(mut snapshots: watch::Receiver<Arc<Snapshot>>, viewer: mpsc:
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tensorlend::observe::ClientNo;
 
     #[test]
     fn the_oldest_and_the_largest_each_once() {
         let lease = |at: usize| LeaseSeen {
-            holder: 0,
+            holder: ClientNo::new(0),
             pid: 0,
-            catalogue: 0,
+            catalogue: ClientNo::new(0),
             slot: at as u32,
             is_of_segment: false,
             count: 1,

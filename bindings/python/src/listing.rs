@@ -200,7 +200,8 @@ pub fn stat<'py>(py: Python<'py>, stat: &Stat) -> PyResult<Bound<'py, PyDict>> {
     });
     dict.set_item("devices", devices?)?;
     let holders = dicts(py, &stat.holders, |holder, one| {
-        set_fields!(holder, one, uid, client, pid, connected, pieces, bytes);
+        holder.set_item("client", one.client.get())?;
+        set_fields!(holder, one, uid, pid, connected, pieces, bytes);
         Ok(())
     });
     dict.set_item("holders", holders?)?;

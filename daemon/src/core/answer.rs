@@ -6,6 +6,7 @@ use super::event::{ConnId, MemId};
 use super::orders::Making;
 use super::settings::Role;
 use super::versions::Versions;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::wire::{Policy, Refusal, Reply};
 
 /// Maximum time for which a client may delay other clients by not acknowledging memory, counted
@@ -42,7 +43,7 @@ pub enum Wait {
     /// A client must acknowledge memory.
     Ack {
         /// The client.
-        catalogue: u16,
+        catalogue: ClientNo,
         /// Maximum wait, counted from the lending that the client must acknowledge.
         ns_max: u64,
     },
@@ -65,7 +66,7 @@ pub enum Wait {
 
 impl Wait {
     /// Returns a wait for the acknowledgement of a client, with the maximum wait for a slow client.
-    pub fn ack(catalogue: u16) -> Self {
+    pub fn ack(catalogue: ClientNo) -> Self {
         Self::Ack { catalogue, ns_max: ACK_NS_MAX }
     }
 }
@@ -98,14 +99,14 @@ pub struct Work {
 #[derive(Clone, Copy, Debug)]
 pub struct Requester {
     pub conn: ConnId,
-    pub catalogue: u16,
+    pub catalogue: ClientNo,
 }
 
 /// A client that is joining a namespace.
 #[derive(Debug)]
 pub struct Joining {
     /// The client's catalogue number.
-    pub number: u16,
+    pub number: ClientNo,
     pub label: String,
     pub role: Role,
     pub versions: Versions,
@@ -115,7 +116,7 @@ pub struct Joining {
 #[derive(Debug)]
 pub struct RingRequest {
     /// The catalogue of the requester.
-    pub producer: u16,
+    pub producer: ClientNo,
     /// The stream's name.
     pub name: String,
     /// Number of messages.

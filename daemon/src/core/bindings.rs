@@ -25,13 +25,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::name::{KeyKind, item_key};
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::wire::{QueueItem, Refusal};
-use tensorlend_layout::word::{LifeWord, OwnerKind, OwnerWord, PARKED_ANY, parked_bit};
+use tensorlend_layout::word::{LifeWord, OwnerWord, PARKED_ANY, parked_bit};
 
 /// A client's cell to which a name is bound, and the lifetime of the name.
 #[derive(Clone, Copy, Debug)]
 pub struct Binding {
-    pub catalogue: u16,
+    pub catalogue: ClientNo,
     pub cell: u32,
     pub life: LifeWord,
 }
@@ -88,10 +89,7 @@ impl Bindings {
         for (number, _) in members.iter() {
             for entry in self.names.owned().of(number) {
                 let owner_word = OwnerWord(directory.names[entry as usize].owner_word.peek());
-                assert!(
-                    owner_word.is_live() && owner_word.catalogue() == number,
-                    "entry {entry} is a name of {number}"
-                );
+                assert!(owner_word.is_live() && owner_word.owner() == number, "entry {entry} is a name of {number}");
             }
         }
         self.lifetimes.check(directory);
@@ -124,9 +122,9 @@ impl Bindings {
     }
 
     /// Stores the location of a key that has no cell: a stream or a list.
-    pub fn set(&mut self, context: &Context, entry: u32, catalogue: u16, place: u32) -> OwnerWord {
+    pub fn set(&mut self, context: &Context, entry: u32, catalogue: ClientNo, place: u32) -> OwnerWord {
         let before = OwnerWord(context.directory.names[entry as usize].owner_word.peek());
-        let after = OwnerWord::after(before, OwnerKind::Live, catalogue, place);
+        let after = before.then_live(catalogue, place);
         self.names.set(&context.directory, entry, after);
         after
     }
@@ -199,15 +197,15 @@ impl Bindings {
 
     /// Notifies a former owner that it has lost a cell.
     pub fn disown(&mut self, parts: &mut Parts<'_>, owner_word: OwnerWord) {
-        let Some(client) = parts.members.get_mut(owner_word.catalogue()) else { return };
+        let Some(client) = parts.members.get_mut(owner_word.owner()) else { return };
         match client.state {
             ClientState::Live(_) | ClientState::Disconnected { .. } => {
                 if client.notices.insert(owner_word.cell()) {
-                    parts.context.directory.entry(owner_word.catalogue()).notices.add(1);
+                    parts.context.directory.entry(owner_word.owner()).notices.add(1);
                 }
             }
             ClientState::Ended { .. } => {}
-            ClientState::Frozen { .. } => self.collect_soon(parts, owner_word.catalogue()),
+            ClientState::Frozen { .. } => self.collect_soon(parts, owner_word.owner()),
         }
     }
 
@@ -225,13 +223,13 @@ impl Bindings {
         Binding { catalogue, cell, life }: Binding,
     ) -> OwnerWord {
         let before = OwnerWord(parts.context.directory.names[entry as usize].owner_word.peek());
-        if before.is_live() && (before.catalogue(), before.cell()) == (catalogue, cell) {
+        if before.is_live() && (before.owner(), before.cell()) == (catalogue, cell) {
             self.lifetimes.end(parts.context, entry, before);
             self.lifetimes.begin(entry, before, life);
             parts.context.directory.names[entry as usize].life.set(life.0);
             return before;
         }
-        let after = OwnerWord::after(before, OwnerKind::Live, catalogue, cell);
+        let after = before.then_live(catalogue, cell);
         let life_before = self.lifetimes.end(parts.context, entry, before);
         self.lifetimes.begin(entry, after, life);
         let owner_word = parts.context.directory.change_owner(entry, after, [life_before, life], || {
@@ -243,7 +241,7 @@ impl Bindings {
         parts.context.directory.announce(PARKED_ANY);
         parts.members.surveyed(catalogue, cell);
         if before.is_live() {
-            parts.context.directory.announce(parked_bit(before.catalogue()));
+            parts.context.directory.announce(parked_bit(before.owner()));
             self.disown(parts, before);
             tensorlend_layout::crash_point!("daemon: former owner told");
         }
@@ -262,11 +260,11 @@ impl Bindings {
         tensorlend_layout::crash_point!("daemon: name about to be removed");
         // While an owner sees its name alive, it sees the lifetime too, and sends a request to the daemon.
         let life = self.lifetimes.end(parts.context, entry, owner_word);
-        let tomb = OwnerWord::after(owner_word, OwnerKind::Tomb, 0, 0);
+        let tomb = owner_word.then_tomb();
         parts.context.directory.change_owner(entry, tomb, [life, LifeWord::FOREVER], || {
             self.names.bury(&parts.context.directory, entry);
         });
-        parts.context.directory.announce(PARKED_ANY | parked_bit(owner_word.catalogue()));
+        parts.context.directory.announce(PARKED_ANY | parked_bit(owner_word.owner()));
         if tell {
             self.disown(parts, owner_word);
         }
@@ -277,7 +275,7 @@ impl Bindings {
 
     /// Schedules a survey of a frozen client's memory. A survey reads all names of the client, so
     /// it starts with a delay. Several names may move in the meantime.
-    pub fn collect_soon(&mut self, parts: &mut Parts<'_>, catalogue: u16) {
+    pub fn collect_soon(&mut self, parts: &mut Parts<'_>, catalogue: ClientNo) {
         let names = self.names.owned().count(catalogue) as u64;
         let pause_ns = if names == 0 { 0 } else { 1_000_000 + names * 500 };
         if let Some(Client { state: ClientState::Frozen { due_ns, .. }, .. }) = parts.members.get_mut(catalogue) {
@@ -293,7 +291,7 @@ impl Bindings {
     /// after a client with such leases has ended.
     pub fn collect_held(&mut self, parts: &mut Parts<'_>) {
         let held = |c: &Client| matches!(c.state, ClientState::Frozen { lease_held: true, .. });
-        let held: Vec<u16> = parts.members.iter().filter(|(_, c)| held(c)).map(|(n, _)| n).collect();
+        let held: Vec<ClientNo> = parts.members.iter().filter(|(_, c)| held(c)).map(|(n, _)| n).collect();
         for catalogue in held {
             self.collect_soon(parts, catalogue);
         }
@@ -310,7 +308,5 @@ fn item_of(key: &[u8]) -> Option<(u64, u64)> {
 /// Returns a predicate that is true for an owner word whose owner belongs to this user.
 fn is_own(context: &Context, members: &Members, uid: Option<u32>) -> impl Fn(OwnerWord) -> bool {
     let own = uid.map(|uid| context.ledger.owner_of(uid));
-    move |owner_word| {
-        own.is_some() && members.uid_of(owner_word.catalogue()).map(|uid| context.ledger.owner_of(uid)) == own
-    }
+    move |owner_word| own.is_some() && members.uid_of(owner_word.owner()).map(|uid| context.ledger.owner_of(uid)) == own
 }

@@ -11,6 +11,7 @@
 use super::account::NamespaceId;
 use super::clock::{Clock, Timer};
 use std::collections::VecDeque;
+use tensorlend_layout::number::ClientNo;
 
 /// Maximum cost of one step in units. A unit is a fraction of a microsecond, and a step takes a few
 /// milliseconds.
@@ -34,7 +35,7 @@ pub enum Chore {
     /// Removes the items of a deleted list.
     Items(DeletedList),
     /// Surveys the memory of the quiescent client with this number.
-    Survey(u16),
+    Survey(ClientNo),
     /// Finds the values that only leases retain.
     Leases,
 }
@@ -55,7 +56,7 @@ pub enum Left {
     Numbers(std::ops::Range<u64>),
     /// A search among all entries whose owner words lead to cells. The search begins with this
     /// catalogue and entry.
-    Entries(u16, u32),
+    Entries(ClientNo, u32),
 }
 
 /// The queue of chores, and the cost of the steps.

@@ -10,6 +10,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::mem::offset_of;
 use tensorlend_layout::catalogue::{Catalogue, CellRecord, RING};
 use tensorlend_layout::leases::LeaseTable;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::word::{Cell, Member, Word};
 
@@ -101,7 +102,7 @@ pub struct Client {
     pub member: Member,
     /// The owners whose memory this daemon has shown to the client. `None`: a previous daemon may
     /// have shown the client memory of other owners too.
-    pub shown: Option<BTreeSet<u16>>,
+    pub shown: Option<BTreeSet<ClientNo>>,
     /// The names that the client announces.
     pub announcements: Announcements,
     /// The sheets that the daemon lent to the client.
@@ -131,12 +132,12 @@ pub struct Client {
 impl Client {
     /// Returns the identity of the client's session, for memory that the client returns. `number`
     /// is the client's catalogue number.
-    pub fn former_writer(&self, number: u16) -> FormerWriter {
+    pub fn former_writer(&self, number: ClientNo) -> FormerWriter {
         FormerWriter { uid: self.uid, client: number, pid: self.pid }
     }
 
     /// Returns the identity of the client for the log. `number` is the client's catalogue number.
-    pub fn who(&self, number: u16) -> Who<'_> {
+    pub fn who(&self, number: ClientNo) -> Who<'_> {
         Who { client: Some(number), pid: self.pid, uid: self.uid, command: &self.command, label: &self.label }
     }
 

@@ -3,18 +3,19 @@
 use super::account::NamespaceId;
 use super::event::{ConnId, MemId};
 use std::collections::BTreeSet;
+use tensorlend_layout::number::ClientNo;
 
 /// The action of a timer, and the object that the action applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Timer {
     /// Probes a client's memory again.
-    Probe(NamespaceId, u16),
+    Probe(NamespaceId, ClientNo),
     /// Probes again for a client of the previous daemon that has not reconnected.
-    Disconnected(NamespaceId, u16),
+    Disconnected(NamespaceId, ClientNo),
     /// Surveys the memory of a disconnected client again.
-    Collect(NamespaceId, u16),
+    Collect(NamespaceId, ClientNo),
     /// Continues a client's draining.
-    Draining(NamespaceId, u16),
+    Draining(NamespaceId, ClientNo),
     /// Ends a connection over the limits.
     Over(ConnId),
     /// Probes orphaned memory.

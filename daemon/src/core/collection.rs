@@ -22,13 +22,14 @@ use super::namespace::Namespace;
 use super::parts::Parts;
 use super::range::SegmentId;
 use tensorlend_layout::leases::{LeaseTable, scan_fence};
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::word::OwnerWord;
 
 const LEASES_PAUSE_NS_MAX: u64 = 30_000_000_000;
 
 impl Namespace {
     /// Continues a survey. Returns true if there is more to do.
-    pub fn survey(&mut self, env: &mut Env, catalogue: u16) -> bool {
+    pub fn survey(&mut self, env: &mut Env, catalogue: ClientNo) -> bool {
         let Some(Client { state: ClientState::Frozen { survey, .. }, .. }) = self.members.get_mut(catalogue) else {
             return false;
         };
@@ -42,7 +43,7 @@ impl Namespace {
         !done
     }
 
-    fn go_on_with(&mut self, env: &mut Env, catalogue: u16, survey: &mut Survey) -> bool {
+    fn go_on_with(&mut self, env: &mut Env, catalogue: ClientNo, survey: &mut Survey) -> bool {
         loop {
             if !survey.follow(env, &self.members[catalogue]) {
                 return false;
@@ -74,7 +75,7 @@ impl Namespace {
     }
 
     /// Continues the stage that reads names. Returns false if the step has spent its units.
-    fn survey_names(&mut self, env: &mut Env, catalogue: u16, survey: &mut Survey, next: u32) -> bool {
+    fn survey_names(&mut self, env: &mut Env, catalogue: ClientNo, survey: &mut Survey, next: u32) -> bool {
         let entries = self.bindings.names().owned().of_from(catalogue, next, ENTRIES_STEP);
         if entries.is_empty() {
             survey.stage = Stage::Streams(StreamPosition::default());
@@ -108,12 +109,18 @@ impl Namespace {
         true
     }
 
-    fn survey_stream(&mut self, env: &mut Env, catalogue: u16, survey: &mut Survey, position: StreamPosition) -> bool {
+    fn survey_stream(
+        &mut self,
+        env: &mut Env,
+        catalogue: ClientNo,
+        survey: &mut Survey,
+        position: StreamPosition,
+    ) -> bool {
         if !env.chores.spend(1) {
             return false;
         }
         let Some((at, stream)) = self.streams.of_producer_from(catalogue, position.place) else {
-            survey.stage = Stage::Leases(0);
+            survey.stage = Stage::Leases(ClientNo::default());
             tensorlend_layout::crash_point!("daemon: memory looked through");
             // A change was stored before this fence: an owner word moved, or an owner marked a slot
             // as dead. Consider a reader R that leased a slot by the old route. Either daemon D
@@ -136,7 +143,7 @@ impl Namespace {
         true
     }
 
-    fn survey_leases(&mut self, env: &mut Env, catalogue: u16, survey: &mut Survey, next: u16) -> bool {
+    fn survey_leases(&mut self, env: &mut Env, catalogue: ClientNo, survey: &mut Survey, next: ClientNo) -> bool {
         let Some((number, reader)) = self.members.first_from(next) else {
             survey.stage = Stage::Free(0);
             return true;
@@ -147,18 +154,18 @@ impl Namespace {
         }
         if let Some(table) = table {
             LeaseTable::scan_view(table, |lease| {
-                if lease.catalogue() == catalogue {
+                if lease.owner() == catalogue {
                     survey.roots.push((lease.slot(), None));
                 }
             });
         }
         survey.leased |= !survey.roots.is_empty();
-        survey.stage = if number == u16::MAX { Stage::Free(0) } else { Stage::Leases(number + 1) };
+        survey.stage = number.next().map_or(Stage::Free(0), Stage::Leases);
         true
     }
 
     /// Ends a survey. Frees the segments to which no name, stream or lease leads.
-    fn finish(&mut self, env: &mut Env, catalogue: u16, survey: &Survey) {
+    fn finish(&mut self, env: &mut Env, catalogue: ClientNo, survey: &Survey) {
         if !survey.in_use && !survey.leased {
             self.drop_client(env, catalogue);
             return;

@@ -7,6 +7,7 @@ use super::ledger::Ledger;
 use super::names::Full;
 use tensorlend_layout::directory::{Directory, MemberEntry};
 use tensorlend_layout::name::KeyKind;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::wire::{LimitKind, Refusal};
 use tensorlend_layout::word::{LifeWord, OwnerWord};
 
@@ -62,7 +63,7 @@ impl DirectoryWriter {
     }
 
     /// Returns a member's entry in the directory.
-    pub fn entry(&self, catalogue: u16) -> &MemberEntry {
+    pub fn entry(&self, catalogue: ClientNo) -> &MemberEntry {
         &self.members[usize::from(catalogue)]
     }
 
@@ -81,7 +82,7 @@ impl DirectoryWriter {
     }
 
     /// Adds bytes to the bytes lent to a member, or subtracts them.
-    pub fn count_bytes(&self, catalogue: u16, bytes: u64, add: bool) {
+    pub fn count_bytes(&self, catalogue: ClientNo, bytes: u64, add: bool) {
         for word in [&self.head().bytes_lent, &self.entry(catalogue).bytes] {
             let before = word.peek();
             word.set(if add { before + bytes } else { before - bytes });

@@ -18,6 +18,8 @@ use super::parts::Parts;
 use super::probes::Probing;
 use super::range::SegmentId;
 use std::borrow::Cow;
+use tensorlend_layout::directory::Bitmap;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::word::{Absorbed, Member, MemberState};
 
 pub const PROBE_PAUSE_NS: u64 = 1_000_000;
@@ -25,7 +27,7 @@ const PROBE_PAUSE_NS_MAX: u64 = 10_000_000_000;
 
 impl Namespace {
     /// Ends a client that has disconnected.
-    pub fn end_client(&mut self, env: &mut Env, catalogue: u16) {
+    pub fn end_client(&mut self, env: &mut Env, catalogue: ClientNo) {
         // If the word is `Closed`, the previous daemon absorbed the client's announcements when the
         // client ended. Later announcements have no effect.
         if Absorbed(self.context.directory.entry(catalogue).absorbed.peek()).state() != MemberState::Closed {
@@ -50,7 +52,7 @@ impl Namespace {
         let client = self.members.me(catalogue);
         let (pid, uid, who) = (client.pid, client.uid, client.who(catalogue));
         let namespace = self.context.ledger.name();
-        tracing::info!(namespace, client = catalogue, pid, uid, "{who} left namespace {namespace}");
+        tracing::info!(namespace, client = catalogue.get(), pid, uid, "{who} left namespace {namespace}");
         if holds {
             self.members.drain(env, &self.context, catalogue, conn.filter(|_| watched));
         } else if has_children {
@@ -69,7 +71,7 @@ impl Namespace {
 
 impl Members {
     /// Asks the kernel whether the next memory of an ended client is quiescent.
-    pub fn probe_next(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
+    pub fn probe_next(&mut self, env: &mut Env, context: &Context, catalogue: ClientNo) {
         let id = context.ledger.id();
         let Some(Client { state: ClientState::Ended { loud, .. }, draining, .. }) = self.get(catalogue) else {
             return;
@@ -95,7 +97,7 @@ impl Members {
     }
 
     /// Handles the kernel's response to a probe.
-    pub fn probed(&mut self, env: &mut Env, context: &Context, catalogue: u16, mem: MemId, quiescent: bool) {
+    pub fn probed(&mut self, env: &mut Env, context: &Context, catalogue: ClientNo, mem: MemId, quiescent: bool) {
         let id = context.ledger.id();
         let Some(Client { state: ClientState::Ended { loud, pause_ns }, .. }) = self.get_mut(catalogue) else {
             return;
@@ -113,7 +115,7 @@ impl Members {
 
     /// Removes orphaned memory from an ended client's queue of probes. Orphaned memory has its own
     /// charge and its own probes.
-    pub fn forget_loud(&mut self, env: &mut Env, context: &Context, catalogue: u16, mem: MemId) {
+    pub fn forget_loud(&mut self, env: &mut Env, context: &Context, catalogue: ClientNo, mem: MemId) {
         let id = context.ledger.id();
         if let Some(Client { state: ClientState::Ended { loud, .. }, .. }) = self.get_mut(catalogue) {
             let awaited = loud.front() == Some(&mem);
@@ -127,7 +129,7 @@ impl Members {
     }
 
     /// Handles a timer of a frozen client.
-    pub fn collect_due(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
+    pub fn collect_due(&mut self, env: &mut Env, context: &Context, catalogue: ClientNo) {
         if let Some(Client { state: ClientState::Frozen { due_ns: Some(due), .. }, .. }) = self.get(catalogue)
             && *due <= env.clock.now_ns()
         {
@@ -138,7 +140,7 @@ impl Members {
 
 impl Namespace {
     /// Drops a client whose memory is not in use. The client's number becomes free.
-    pub fn drop_client(&mut self, env: &mut Env, catalogue: u16) {
+    pub fn drop_client(&mut self, env: &mut Env, catalogue: ClientNo) {
         let bases: Vec<u32> = self.members.me(catalogue).segments.keys().copied().collect();
         let frozen = self.members.me(catalogue).is_frozen();
         for base in bases {
@@ -150,7 +152,7 @@ impl Namespace {
             );
         }
         let head = self.context.directory.head();
-        head.present[usize::from(catalogue) / 64].clear_bits(1 << (catalogue % 64));
+        Bitmap(&head.present).clear(catalogue);
         self.members.unlist_announcer(&self.context, catalogue);
         let client = self.members.remove(catalogue);
         self.members.show_no_more(&self.context, catalogue, client.shown);
@@ -165,7 +167,11 @@ impl Namespace {
         for part in client.sheets.into_parts() {
             env.release_part(part);
         }
-        tracing::debug!(namespace = self.context.ledger.name(), client = catalogue, "nothing of the client is left");
+        tracing::debug!(
+            namespace = self.context.ledger.name(),
+            client = catalogue.get(),
+            "nothing of the client is left"
+        );
     }
 
     /// Returns the connections of clients that broke a rule of shared memory, and the rules. Ends
@@ -176,7 +182,7 @@ impl Namespace {
             let catalogue = *catalogue;
             if let Some(client) = self.members.get(catalogue).filter(|client| client.is_disconnected()) {
                 let (namespace, who) = (self.context.ledger.name(), client.who(catalogue));
-                tracing::warn!(namespace, client = catalogue, "ended {who} of namespace {namespace}: {why}");
+                tracing::warn!(namespace, client = catalogue.get(), "ended {who} of namespace {namespace}: {why}");
                 self.end_client(env, catalogue);
             }
         }

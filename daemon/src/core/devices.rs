@@ -13,6 +13,7 @@ use super::pool::Borrower;
 use holders::Holders;
 use tensorlend_layout::Uuid;
 use tensorlend_layout::directory::DEVICES;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::wire::{Allocator, Export, LendingId};
 
 /// Device memory in a namespace.
@@ -70,7 +71,7 @@ impl Env {
 impl Devices {
     /// Records that a segment is lent to its owner or a reader. `None` stands for the clients of
     /// the previous daemon.
-    pub fn lent(&mut self, lending: LendingId, to: Option<u16>) {
+    pub fn lent(&mut self, lending: LendingId, to: Option<ClientNo>) {
         self.holders.lent(lending, to);
     }
 
@@ -78,24 +79,24 @@ impl Devices {
     ///
     /// # Panics
     /// Panics if a holder does not exist.
-    pub fn check(&self, is_there: impl Fn(u16) -> bool) {
+    pub fn check(&self, is_there: impl Fn(ClientNo) -> bool) {
         for holder in self.holders.numbers() {
             assert!(is_there(holder), "client {holder} holds device memory and is gone");
         }
     }
 
     /// Records a client of the previous daemon.
-    pub fn was_there(&mut self, catalogue: u16) {
+    pub fn was_there(&mut self, catalogue: ClientNo) {
         self.holders.was_there(catalogue);
     }
 
     /// Returns true if a client may have device memory mapped.
-    pub fn is_holder(&self, catalogue: u16) -> bool {
+    pub fn is_holder(&self, catalogue: ClientNo) -> bool {
         self.holders.is_holder(catalogue)
     }
 
     /// Removes a client from the holders of device memory.
-    pub fn departed(&mut self, catalogue: u16) {
+    pub fn departed(&mut self, catalogue: ClientNo) {
         self.holders.departed(catalogue);
     }
 

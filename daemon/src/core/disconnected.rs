@@ -9,6 +9,7 @@ use super::event::{ConnId, MemId};
 use super::members::Members;
 use super::namespace::Namespace;
 use super::probes::Probing;
+use tensorlend_layout::number::ClientNo;
 
 /// First pause between two probes for a client that has not reconnected, and the maximum pause.
 pub const DISCONNECTED_PAUSE_NS: u64 = 10_000_000;
@@ -18,7 +19,7 @@ impl Members {
     /// Asks the kernel whether a client that has not reconnected still runs. A running client can
     /// write its lease table. The probe also detects a process that continues after it has closed
     /// its session.
-    pub fn probe_disconnected(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
+    pub fn probe_disconnected(&mut self, env: &mut Env, context: &Context, catalogue: ClientNo) {
         let id = context.ledger.id();
         if let Some(client) = self.get(catalogue).filter(|client| client.is_disconnected())
             && let Some(leases) = client.sheets.leases()
@@ -32,7 +33,7 @@ impl Namespace {
     /// Seals the memory in which a client of the previous daemon may have published, if that client
     /// will not reconnect. The previous daemon may have ended before it received the client's
     /// acknowledgement, and other clients read only sealed memory.
-    pub fn seal_left(&mut self, env: &mut Env, catalogue: u16) {
+    pub fn seal_left(&mut self, env: &mut Env, catalogue: ClientNo) {
         let user_mode = env.settings.is_user_mode();
         let client = self.members.me(catalogue);
         let mut seal = client.sheets.acknowledge_owed_cells();
@@ -49,7 +50,7 @@ impl Namespace {
     }
 
     /// Handles the kernel's response to a probe.
-    pub fn disconnected_probed(&mut self, env: &mut Env, catalogue: u16, mem: MemId, quiescent: bool) {
+    pub fn disconnected_probed(&mut self, env: &mut Env, catalogue: ClientNo, mem: MemId, quiescent: bool) {
         let id = self.context.ledger.id();
         let Some(client) = self.members.get_mut(catalogue) else { return };
         let ClientState::Disconnected { pause_ns } = &mut client.state else { return };

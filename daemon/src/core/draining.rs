@@ -20,6 +20,7 @@ use super::members::Members;
 use super::namespace::Namespace;
 use super::parts::Parts;
 use super::probes::Probing;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::word::MemberState;
 
 /// First and maximum pause between two probes of a lease table, for a client whose process this
@@ -29,7 +30,7 @@ const LEASES_PAUSE_NS_MAX: u64 = 1_000_000_000;
 
 impl Members {
     /// Begins a client's draining. `conn` is the client's former connection, if the daemon can watch the client's process.
-    pub fn drain(&mut self, env: &mut Env, context: &Context, catalogue: u16, conn: Option<ConnId>) {
+    pub fn drain(&mut self, env: &mut Env, context: &Context, catalogue: ClientNo, conn: Option<ConnId>) {
         if let Some(conn) = conn {
             env.effects.push(Effect::AwaitExit { conn });
             self.me(catalogue).draining = Some(Draining::Process(conn));
@@ -40,7 +41,7 @@ impl Members {
     }
 
     /// Begins the wait for the children that the client has forked.
-    pub fn await_children(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
+    pub fn await_children(&mut self, env: &mut Env, context: &Context, catalogue: ClientNo) {
         self.me(catalogue).draining = Some(Draining::Children { pause_ns: LEASES_PAUSE_NS });
         self.probe_leases(env, context, catalogue);
     }
@@ -48,7 +49,7 @@ impl Members {
     /// Ends the draining of a client that waits for its children. Returns false if the client does
     /// not wait for children. The children then read memory that may be reused, as after the end of
     /// a session.
-    pub fn abandon_children(&mut self, env: &mut Env, context: &Context, catalogue: u16) -> bool {
+    pub fn abandon_children(&mut self, env: &mut Env, context: &Context, catalogue: ClientNo) -> bool {
         let client = self.me(catalogue);
         let waits = client.awaits_children();
         if waits {
@@ -58,7 +59,7 @@ impl Members {
         waits
     }
 
-    fn probe_leases(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
+    fn probe_leases(&mut self, env: &mut Env, context: &Context, catalogue: ClientNo) {
         let id = context.ledger.id();
         match self.me(catalogue).sheets.leases().map(|leases| leases.mem) {
             Some(mem) => env.probes.probe(&mut env.effects, mem, Probing::Draining(id, catalogue)),
@@ -67,7 +68,14 @@ impl Members {
     }
 
     /// Handles the kernel's response about the lease table of a draining client.
-    pub fn leases_probed(&mut self, env: &mut Env, context: &Context, catalogue: u16, mem: MemId, quiescent: bool) {
+    pub fn leases_probed(
+        &mut self,
+        env: &mut Env,
+        context: &Context,
+        catalogue: ClientNo,
+        mem: MemId,
+        quiescent: bool,
+    ) {
         let id = context.ledger.id();
         let Some(client) = self.get_mut(catalogue) else { return };
         let awaits_children = client.awaits_children();
@@ -98,7 +106,7 @@ impl Members {
         true
     }
 
-    fn quarantine(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
+    fn quarantine(&mut self, env: &mut Env, context: &Context, catalogue: ClientNo) {
         let pause_ns = env.settings.quarantine_ns;
         let until_ns = env.clock.now_ns() + pause_ns;
         self.me(catalogue).draining = Some(Draining::Quarantine { until_ns });
@@ -108,7 +116,7 @@ impl Members {
 
 impl Namespace {
     /// Handles a timer of a draining client.
-    pub fn draining_due(&mut self, env: &mut Env, catalogue: u16) {
+    pub fn draining_due(&mut self, env: &mut Env, catalogue: ClientNo) {
         match self.members.get(catalogue).and_then(|client| client.draining) {
             Some(Draining::Leases { .. } | Draining::Children { .. }) => {
                 self.members.probe_leases(env, &self.context, catalogue);
@@ -125,7 +133,7 @@ impl Namespace {
         }
     }
 
-    fn drained(&mut self, env: &mut Env, catalogue: u16) {
+    fn drained(&mut self, env: &mut Env, catalogue: ClientNo) {
         self.members.me(catalogue).draining = None;
         self.departed(env, catalogue);
         self.context.directory.announce(u64::MAX);
@@ -134,7 +142,7 @@ impl Namespace {
     }
 
     /// Ends the leases of a client when no process or device can read under them any more.
-    pub fn departed(&mut self, env: &mut Env, catalogue: u16) {
+    pub fn departed(&mut self, env: &mut Env, catalogue: ClientNo) {
         let client = self.members.me(catalogue);
         client.member = client.member.with_state(MemberState::Closed);
         let member = client.member;

@@ -5,6 +5,7 @@ use super::event::{ConnId, MemId};
 use super::label::Label;
 use super::pool::Borrower;
 use tensorlend_layout::header::{Magic, SheetHeader};
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::Reply;
 
@@ -14,7 +15,7 @@ pub struct SheetPlan {
     /// The kind of the sheet.
     pub magic: Magic,
     /// The number of the sheet's writer. 0 stands for the daemon.
-    pub owner: u16,
+    pub owner: ClientNo,
     /// Number of elements of the sheet's array.
     pub count: u64,
     /// Number of the array's first element.
@@ -26,7 +27,7 @@ impl SheetPlan {
     /// the header.
     pub fn initialise(&self, view: &View, bytes: u64) {
         let head: &SheetHeader = view.at(0).expect("a sheet is longer than its header");
-        head.initialise(self.magic, bytes, self.owner, self.count, self.first);
+        head.initialise(self.magic, bytes, self.owner.get(), self.count, self.first);
     }
 }
 

@@ -95,7 +95,7 @@ impl Entries {
                 let owner_word = &d.names[number as usize].owner_word;
                 // No place leads to this entry, so no client can have published a value in it.
                 if OwnerWord(owner_word.peek()).kind() != OwnerKind::Tomb {
-                    owner_word.set(OwnerWord::after(OwnerWord(owner_word.peek()), OwnerKind::Tomb, 0, 0).0);
+                    owner_word.set(OwnerWord(owner_word.peek()).then_tomb().0);
                 }
                 if moved != 0 && owner_word.peek() == 0 {
                     owner_word.set(OwnerWord::with_version(moved >> 20).0);
@@ -161,7 +161,7 @@ impl Entries {
         }
         it.state = State::There;
         if it.floor != OwnerWord(0) {
-            let owner_word = OwnerWord::after(it.floor, OwnerKind::Tomb, 0, 0);
+            let owner_word = it.floor.then_tomb();
             for number in numbers.clone() {
                 d.names[number as usize].owner_word.set(owner_word.0);
             }

@@ -19,8 +19,10 @@ use super::versions::Versions;
 use super::who::plain;
 use std::collections::BTreeSet;
 use tensorlend_layout::catalogue::FIRST_CELLS;
+use tensorlend_layout::directory::Bitmap;
 use tensorlend_layout::directory::{MemberEntry, key_word};
 use tensorlend_layout::header::Magic;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::wire::{Reply, Welcome};
 use tensorlend_layout::word::{Absorbed, Member, MemberState};
 
@@ -148,7 +150,7 @@ impl Members {
         let (pid, uid, label) = (peer.pid, peer.uid, client.label.as_str());
         tracing::info!(
             namespace,
-            client = number,
+            client = number.get(),
             pid,
             uid,
             label,
@@ -160,12 +162,12 @@ impl Members {
     }
 
     /// Returns the response for a client that joins or reconnects.
-    pub fn welcome(&self, env: &Env, context: &Context, number: u16) -> Welcome {
+    pub fn welcome(&self, env: &Env, context: &Context, number: ClientNo) -> Welcome {
         let client = &self[number];
         Welcome {
             protocol: client.versions.protocol,
             daemon: tensorlend_layout::versions::build().into(),
-            catalogue: number,
+            client: number,
             member: client.member.0,
             namespace: context.ledger.name().to_owned(),
             writer: client.role == Role::Writer,
@@ -180,7 +182,7 @@ impl Members {
 impl Namespace {
     /// Handles the acknowledgement of all memory of a client. Memory that is already sealed stays
     /// sealed: a daemon that was killed may have set some of the seals for one acknowledgement.
-    pub fn acknowledged_all(&mut self, env: &mut Env, conn: ConnId, catalogue: u16) {
+    pub fn acknowledged_all(&mut self, env: &mut Env, conn: ConnId, catalogue: ClientNo) {
         let user_mode = env.settings.is_user_mode();
         let client = self.members.me(catalogue);
         let mut seal = client.sheets.acknowledge_all();
@@ -204,9 +206,9 @@ impl Members {
     ///
     /// The member takes no lease before the daemon has responded to a request that the member sent
     /// after its acknowledgement.
-    fn list_member(context: &Context, catalogue: u16) {
+    fn list_member(context: &Context, catalogue: ClientNo) {
         tensorlend_layout::crash_point!("daemon: member not present yet");
-        context.directory.head().present[usize::from(catalogue) / 64].set_bits(1 << (catalogue % 64));
+        Bitmap(&context.directory.head().present).set(catalogue);
         tensorlend_layout::crash_point!("daemon: member listed");
     }
 }
@@ -214,7 +216,7 @@ impl Members {
 impl Namespace {
     /// Handles the acknowledgement of the memory that was lent last. The daemon seals the memory.
     /// From then on other clients may read it.
-    pub fn acknowledged(&mut self, env: &mut Env, catalogue: u16, lent: &Lent) {
+    pub fn acknowledged(&mut self, env: &mut Env, catalogue: ClientNo, lent: &Lent) {
         let user_mode = env.settings.is_user_mode();
         if *lent == Lent::Welcome {
             Members::list_member(&self.context, catalogue);

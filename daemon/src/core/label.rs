@@ -10,6 +10,7 @@ use super::event::MemId;
 use std::fmt;
 use std::str::FromStr;
 use tensorlend_layout::directory::DEVICES;
+use tensorlend_layout::number::{ClientNo, CursorNo};
 use tensorlend_layout::raw::View;
 
 /// The kind and owner of a preserved descriptor.
@@ -32,7 +33,7 @@ pub enum Label {
         /// The namespace.
         namespace: NamespaceId,
         /// The client's catalogue number.
-        owner: u16,
+        owner: ClientNo,
         /// Whether the client may write in its namespace.
         writer: bool,
     },
@@ -41,14 +42,14 @@ pub enum Label {
         /// The namespace.
         namespace: NamespaceId,
         /// The client's catalogue number.
-        owner: u16,
+        owner: ClientNo,
     },
     /// A further part of a client's cells.
     Cells {
         /// The namespace.
         namespace: NamespaceId,
         /// The client's catalogue number.
-        owner: u16,
+        owner: ClientNo,
         /// The number of the part.
         part: u8,
     },
@@ -57,7 +58,7 @@ pub enum Label {
         /// The namespace.
         namespace: NamespaceId,
         /// The catalogue number of the segment's client.
-        owner: u16,
+        owner: ClientNo,
         /// The segment's first slot.
         base: u32,
     },
@@ -66,7 +67,7 @@ pub enum Label {
         /// The namespace.
         namespace: NamespaceId,
         /// The catalogue number of the segment's client.
-        owner: u16,
+        owner: ClientNo,
         /// The segment's first slot.
         base: u32,
     },
@@ -86,16 +87,16 @@ pub enum Label {
         /// The stream's id in the directory.
         id: u64,
         /// The subscriber's catalogue number.
-        catalogue: u16,
+        catalogue: ClientNo,
         /// The subscriber's cursor.
-        cursor: u16,
+        cursor: CursorNo,
     },
     /// A segment of a device's memory.
     DeviceSegment {
         /// The namespace.
         namespace: NamespaceId,
         /// The catalogue number of the segment's client.
-        owner: u16,
+        owner: ClientNo,
         /// The segment's first slot.
         base: u32,
         /// The index of the device in the directory's list.
@@ -122,7 +123,7 @@ pub enum Label {
         /// The namespace.
         namespace: NamespaceId,
         /// The catalogue number of the segment's client.
-        owner: u16,
+        owner: ClientNo,
         /// The segment's first slot.
         base: u32,
     },
@@ -349,18 +350,18 @@ mod tests {
         let labels = [
             Label::Directory { namespace: 3, life: 0, uid: Some(1000), name: "uid:1000".into() },
             Label::Directory { namespace: 4, life: 7, uid: None, name: "lab: 1.ä".into() },
-            Label::Catalogue { namespace: 3, owner: 65535, writer: true },
-            Label::Catalogue { namespace: 3, owner: 1, writer: false },
-            Label::Leases { namespace: 3, owner: 2 },
-            Label::Cells { namespace: 3, owner: 2, part: 4 },
-            Label::Segment { namespace: 3, owner: 2, base: 1 << 23 },
-            Label::Slots { namespace: 3, owner: 2, base: 0 },
+            Label::Catalogue { namespace: 3, owner: ClientNo::new(65535), writer: true },
+            Label::Catalogue { namespace: 3, owner: ClientNo::new(1), writer: false },
+            Label::Leases { namespace: 3, owner: ClientNo::new(2) },
+            Label::Cells { namespace: 3, owner: ClientNo::new(2), part: 4 },
+            Label::Segment { namespace: 3, owner: ClientNo::new(2), base: 1 << 23 },
+            Label::Slots { namespace: 3, owner: ClientNo::new(2), base: 0 },
             Label::Ring { namespace: 3, place: 5, id: u64::MAX },
-            Label::Wake { namespace: 3, id: 6, catalogue: 7, cursor: 255 },
+            Label::Wake { namespace: 3, id: 6, catalogue: ClientNo::new(7), cursor: CursorNo::new(255) },
             Label::Orphaned { namespace: 3, uid: u32::MAX, segment: true, id: u64::MAX },
-            Label::DeviceSegment { namespace: 3, owner: 2, base: 1 << 23, place: 15, bytes: 256 << 20 },
+            Label::DeviceSegment { namespace: 3, owner: ClientNo::new(2), base: 1 << 23, place: 15, bytes: 256 << 20 },
             Label::DeviceOrphaned { namespace: 3, uid: 7, place: 0, bytes: 2 << 40, id: u64::MAX },
-            Label::Spilled { namespace: 3, owner: 65535, base: 1 << 23 },
+            Label::Spilled { namespace: 3, owner: ClientNo::new(65535), base: 1 << 23 },
         ];
         for label in labels {
             let text = label.to_string();
@@ -392,21 +393,21 @@ mod tests {
         let (owner, catalogue) = (u16::MAX, u16::MAX);
         let labels = [
             Label::Directory { namespace, life: u32::MAX, uid: Some(u32::MAX), name: format!("uid:{}", u32::MAX) },
-            Label::Catalogue { namespace, owner, writer: true },
-            Label::Leases { namespace, owner },
-            Label::Cells { namespace, owner, part: u8::MAX },
-            Label::Segment { namespace, owner, base: u32::MAX },
-            Label::Slots { namespace, owner, base: u32::MAX },
-            Label::Spilled { namespace, owner, base: u32::MAX },
+            Label::Catalogue { namespace, owner: ClientNo::new(owner), writer: true },
+            Label::Leases { namespace, owner: ClientNo::new(owner) },
+            Label::Cells { namespace, owner: ClientNo::new(owner), part: u8::MAX },
+            Label::Segment { namespace, owner: ClientNo::new(owner), base: u32::MAX },
+            Label::Slots { namespace, owner: ClientNo::new(owner), base: u32::MAX },
+            Label::Spilled { namespace, owner: ClientNo::new(owner), base: u32::MAX },
             Label::Ring { namespace, place, id },
-            Label::Wake { namespace, id, catalogue, cursor: 255 },
+            Label::Wake { namespace, id, catalogue: ClientNo::new(catalogue), cursor: CursorNo::new(255) },
             Label::Orphaned { namespace, uid: u32::MAX, segment: true, id: given_up },
             Label::Orphaned { namespace, uid: u32::MAX, segment: false, id: given_up },
         ];
         // A device larger than any existing one. Labels of device memory may be longer than those of host memory.
         let (place, bytes) = (15, 1 << 40);
         let of_devices = [
-            Label::DeviceSegment { namespace, owner, base: (1 << 24) - 1, place, bytes },
+            Label::DeviceSegment { namespace, owner: ClientNo::new(owner), base: (1 << 24) - 1, place, bytes },
             Label::DeviceOrphaned { namespace, uid: u32::MAX, place, bytes, id: given_up },
         ];
         for (label, most) in labels.map(|it| (it, NAME_BYTES)).into_iter().chain(of_devices.map(|it| (it, 36))) {

@@ -16,7 +16,9 @@ use super::event::{ConnId, MemId};
 use numbers::Numbers;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use tensorlend_layout::directory::Bitmap;
 use tensorlend_layout::leases::{LeaseTable, scan_fence};
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::wake::news_fence;
 use tensorlend_layout::wire::{LimitKind, Refusal, Reply};
 
@@ -32,15 +34,15 @@ pub type Fault = Cow<'static, str>;
 /// The clients of a namespace.
 #[derive(Debug)]
 pub struct Members {
-    clients: BTreeMap<u16, Client>,
+    clients: BTreeMap<ClientNo, Client>,
     /// Clients that may announce names.
-    announcers: BTreeSet<u16>,
+    announcers: BTreeSet<ClientNo>,
     /// The clients' numbers.
     numbers: Numbers,
     /// Time of the last survey of disconnected clients that a request caused when a limit was reached.
     collected_ns: Option<u64>,
     /// Clients that broke a rule of shared memory, and the rules.
-    faults: Vec<(u16, Fault)>,
+    faults: Vec<(ClientNo, Fault)>,
 }
 
 impl Members {
@@ -56,7 +58,7 @@ impl Members {
     }
 
     /// Returns the clients of the previous daemon. `fresh` is above the greatest number ever used.
-    pub fn restored(clients: BTreeMap<u16, Client>, fresh: u32) -> Self {
+    pub fn restored(clients: BTreeMap<ClientNo, Client>, fresh: usize) -> Self {
         let numbers = Numbers::restored(fresh, |number| clients.contains_key(&number));
         Self { clients, numbers, ..Self::new() }
     }
@@ -72,27 +74,27 @@ impl Members {
     }
 
     /// Returns a client, connected or not. Returns `None` if the client does not exist.
-    pub fn get(&self, catalogue: u16) -> Option<&Client> {
+    pub fn get(&self, catalogue: ClientNo) -> Option<&Client> {
         self.clients.get(&catalogue)
     }
 
     /// Returns a mutable reference to a client. Returns `None` if the client does not exist.
-    pub fn get_mut(&mut self, catalogue: u16) -> Option<&mut Client> {
+    pub fn get_mut(&mut self, catalogue: ClientNo) -> Option<&mut Client> {
         self.clients.get_mut(&catalogue)
     }
 
     /// Returns a client, connected or not, or a refusal if the client does not exist.
-    pub fn client(&self, catalogue: u16) -> Result<&Client, Refusal> {
+    pub fn client(&self, catalogue: ClientNo) -> Result<&Client, Refusal> {
         self.get(catalogue).ok_or_else(|| Refusal::NotFound(format!("client {catalogue}")))
     }
 
     /// Returns the client that makes a request. The client exists.
-    pub fn me(&mut self, catalogue: u16) -> &mut Client {
+    pub fn me(&mut self, catalogue: ClientNo) -> &mut Client {
         self.get_mut(catalogue).expect("the requester is a client")
     }
 
     /// Returns all clients with their numbers.
-    pub fn iter(&self) -> impl Iterator<Item = (u16, &Client)> {
+    pub fn iter(&self) -> impl Iterator<Item = (ClientNo, &Client)> {
         self.clients.iter().map(|(&number, client)| (number, client))
     }
 
@@ -102,17 +104,17 @@ impl Members {
     }
 
     /// Returns the numbers of all clients.
-    pub fn numbers(&self) -> Vec<u16> {
+    pub fn numbers(&self) -> Vec<ClientNo> {
         self.clients.keys().copied().collect()
     }
 
     /// Returns the first client whose number is at least `number`.
-    pub fn first_from(&self, number: u16) -> Option<(u16, &Client)> {
+    pub fn first_from(&self, number: ClientNo) -> Option<(ClientNo, &Client)> {
         self.clients.range(number..).next().map(|(&number, client)| (number, client))
     }
 
     /// Returns the uid of a client, connected or not.
-    pub fn uid_of(&self, catalogue: u16) -> Option<u32> {
+    pub fn uid_of(&self, catalogue: ClientNo) -> Option<u32> {
         self.get(catalogue).map(|client| client.uid)
     }
 
@@ -124,10 +126,10 @@ impl Members {
 
     /// Returns a number for a joining client. The directory has more entries than `members_max`.
     /// The surplus is for clients that join `beyond` the limits.
-    pub fn number(&mut self, context: &Context, beyond: bool) -> Result<u16, Refusal> {
-        let (most, lines) = (context.ledger.limits().members_max, context.directory.members.len() as u32);
-        let taken = (self.clients.len() + self.numbers.joining().len()) as u64;
-        if !beyond && taken >= u64::from(most) {
+    pub fn number(&mut self, context: &Context, beyond: bool) -> Result<ClientNo, Refusal> {
+        let (most, lines) = (context.ledger.limits().members_max as usize, context.directory.members.len());
+        let taken = self.clients.len() + self.numbers.joining().len();
+        if !beyond && taken >= most {
             return Err(Self::full(context));
         }
         let end = if beyond { lines } else { lines.min(most + 1) };
@@ -149,17 +151,17 @@ impl Members {
     }
 
     /// Assigns a number to a uid's request to join.
-    pub fn joining(&mut self, number: u16, uid: u32) {
+    pub fn joining(&mut self, number: ClientNo, uid: u32) {
         self.numbers.begin_join(number, uid);
     }
 
     /// Frees the number of a failed request to join.
-    pub fn unjoin(&mut self, number: u16) {
+    pub fn unjoin(&mut self, number: ClientNo) {
         self.numbers.free(number);
     }
 
     /// Adds a client that has joined.
-    pub fn insert(&mut self, number: u16, client: Client) {
+    pub fn insert(&mut self, number: ClientNo, client: Client) {
         self.numbers.end_join(number);
         let before = self.clients.insert(number, client);
         assert!(before.is_none(), "a number is one client's at a time");
@@ -184,7 +186,7 @@ impl Members {
 
     /// Refuses device memory to a client whose end the daemon would not detect. The client's work
     /// on the device could continue unnoticed.
-    pub fn check_watched(&self, catalogue: u16) -> Result<(), Refusal> {
+    pub fn check_watched(&self, catalogue: ClientNo) -> Result<(), Refusal> {
         if self.client(catalogue)?.watched {
             return Ok(());
         }
@@ -220,14 +222,14 @@ impl Members {
             assert_eq!(context.directory.entry(number).member.peek(), client.member.0, "the directory names {number}");
             let has_left = !client.is_live() && client.draining.is_none();
             assert!(!has_left || client.sheets.leases().is_none(), "leases of {number}, which has left, do not count");
-            let listed = head.announcers[usize::from(number) / 64].peek() & 1 << (number % 64) != 0;
+            let listed = Bitmap(&head.announcers).has(number);
             assert_eq!(self.announcers.contains(&number), listed, "the directory lists the announcers, {number}");
         }
     }
 
     /// Records that a client broke a rule of shared memory. The daemon ends the client at the end
     /// of this step.
-    pub fn fault(&mut self, catalogue: u16, why: impl Into<Fault>) {
+    pub fn fault(&mut self, catalogue: ClientNo, why: impl Into<Fault>) {
         self.faults.push((catalogue, why.into()));
     }
 
@@ -243,24 +245,24 @@ impl Members {
     }
 
     /// Returns the clients that broke a rule since the last call, and the rules.
-    pub fn take_faults(&mut self) -> Vec<(u16, Fault)> {
+    pub fn take_faults(&mut self) -> Vec<(ClientNo, Fault)> {
         std::mem::take(&mut self.faults)
     }
 
     /// Returns a client's connection. Returns `None` if the client is not connected.
-    pub fn conn(&self, catalogue: u16) -> Option<ConnId> {
+    pub fn conn(&self, catalogue: ClientNo) -> Option<ConnId> {
         self.get(catalogue)?.conn()
     }
 
     /// Removes a client that has no memory any more, and frees its number.
-    pub fn remove(&mut self, catalogue: u16) -> Client {
+    pub fn remove(&mut self, catalogue: ClientNo) -> Client {
         let client = self.clients.remove(&catalogue).expect("it is dropped once");
         self.numbers.free(catalogue);
         client
     }
 
     /// Returns the slots of `catalogue` on which live clients have leases.
-    pub fn leased(&self, catalogue: u16) -> Vec<u32> {
+    pub fn leased(&self, catalogue: ClientNo) -> Vec<u32> {
         // A change was stored before this fence: an owner word moved, or an owner marked a slot as
         // dead. Consider a reader R that leased a slot by the old route. Either daemon D sees the
         // lease here, or R sees the change.
@@ -268,7 +270,7 @@ impl Members {
         let mut slots = Vec::new();
         for table in self.values().filter_map(Client::lease_table) {
             LeaseTable::scan_view(table, |lease| {
-                if lease.catalogue() == catalogue {
+                if lease.owner() == catalogue {
                     slots.push(lease.slot());
                 }
             });
@@ -297,7 +299,7 @@ impl Members {
     }
 
     /// Returns the frozen clients whose memory may be out of use.
-    pub fn collectable(&self) -> Vec<u16> {
+    pub fn collectable(&self) -> Vec<ClientNo> {
         let may = |c: &Client| match &c.state {
             ClientState::Frozen { lease_held, due_ns, survey, .. } => {
                 survey.is_none() && (*lease_held || due_ns.is_some())
@@ -315,7 +317,7 @@ impl Members {
 
 impl Members {
     /// Checks a cell to which its client requests to bind a name.
-    pub fn check_cell(&self, catalogue: u16, cell: u32) -> Result<(), Refusal> {
+    pub fn check_cell(&self, catalogue: ClientNo, cell: u32) -> Result<(), Refusal> {
         let granted = self.client(catalogue)?.sheets.granted();
         if cell < granted {
             Ok(())
@@ -325,28 +327,28 @@ impl Members {
     }
 
     /// Returns the numbers of the cells that the daemon took from a client.
-    pub fn notices(&mut self, catalogue: u16) -> Outcome {
+    pub fn notices(&mut self, catalogue: ClientNo) -> Outcome {
         let notices = &mut self.me(catalogue).notices;
         let cells: Vec<u32> = std::iter::from_fn(|| notices.pop_first()).take(4096).collect();
         Outcome::Reply(Reply::Notices { cells, more: !notices.is_empty() })
     }
 
     /// Marks a client in the directory as one that may sleep. Responds to the client's request.
-    pub fn wait(&mut self, context: &Context, catalogue: u16) -> Outcome {
+    pub fn wait(&mut self, context: &Context, catalogue: ClientNo) -> Outcome {
         let client = self.me(catalogue);
         if !std::mem::replace(&mut client.waits, true) {
             let head = context.directory.head();
-            head.waiters[usize::from(catalogue) / 64].set_bits(1 << (catalogue % 64));
+            Bitmap(&head.waiters).set(catalogue);
             head.waiters_count.add(1);
         }
         Outcome::Reply(Reply::Done)
     }
 
     /// Removes the directory's mark that a client may sleep.
-    pub fn wait_no_more(&mut self, context: &Context, catalogue: u16) {
+    pub fn wait_no_more(&mut self, context: &Context, catalogue: ClientNo) {
         if std::mem::take(&mut self.me(catalogue).waits) {
             let head = context.directory.head();
-            head.waiters[usize::from(catalogue) / 64].clear_bits(1 << (catalogue % 64));
+            Bitmap(&head.waiters).clear(catalogue);
             head.waiters_count.set(head.waiters_count.peek() - 1);
         }
     }
@@ -356,7 +358,7 @@ impl Members {
     /// Begins a survey of a frozen client's memory. The survey removes the names that the client
     /// deleted, and frees the segments that nothing leads to. If no memory remains, the survey
     /// drops the client.
-    pub fn collect(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
+    pub fn collect(&mut self, env: &mut Env, context: &Context, catalogue: ClientNo) {
         let id = context.ledger.id();
         let Some(Client { state: ClientState::Frozen { due_ns, survey, .. }, .. }) = self.get_mut(catalogue) else {
             return;
@@ -374,7 +376,7 @@ impl Members {
 
     /// Adds a cell of a disconnected client to the survey in progress. An owner word now leads to
     /// the cell.
-    pub fn surveyed(&mut self, catalogue: u16, cell: u32) {
+    pub fn surveyed(&mut self, catalogue: ClientNo, cell: u32) {
         let Some(client) = self.get_mut(catalogue) else { return };
         let value = client.value(cell).filter(|value| value.is_value());
         if let (Some(value), ClientState::Frozen { survey: Some(survey), .. }) = (value, &mut client.state) {
@@ -386,10 +388,10 @@ impl Members {
     }
 }
 
-impl std::ops::Index<u16> for Members {
+impl std::ops::Index<ClientNo> for Members {
     type Output = Client;
 
-    fn index(&self, catalogue: u16) -> &Client {
+    fn index(&self, catalogue: ClientNo) -> &Client {
         &self.clients[&catalogue]
     }
 }

@@ -385,7 +385,7 @@ impl Names {
     /// Ends a name. The name's owner word becomes a tombstone, and its entry becomes free for
     /// another name. Places that no search has to pass become free too.
     pub fn bury(&mut self, d: &Directory, entry: u32) {
-        self.set(d, entry, OwnerWord::after(owner_word_of(d, entry), OwnerKind::Tomb, 0, 0));
+        self.set(d, entry, owner_word_of(d, entry).then_tomb());
         tensorlend_layout::crash_point!("daemon: tomb stored");
         let name = &d.names[entry as usize];
         let place = PlaceWord::new(name.hash.peek(), entry);
@@ -421,9 +421,9 @@ impl Names {
                 by(&mut self.live);
                 if !KeyKind::of(&d.names[entry as usize]).leads_to_cell() {
                 } else if add {
-                    self.owned.insert(owner_word.catalogue(), entry);
+                    self.owned.insert(owner_word.owner(), entry);
                 } else {
-                    self.owned.remove(owner_word.catalogue(), entry);
+                    self.owned.remove(owner_word.owner(), entry);
                 }
             }
         }

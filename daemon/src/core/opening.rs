@@ -19,6 +19,7 @@ use super::settings::{Admission, NamespaceLimits};
 use super::stream::Streams;
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::header::Magic;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::Refusal;
 
@@ -52,7 +53,7 @@ impl Opening {
         let shares_tables = env.settings.uid_share && private.is_none();
         let budget = Budget { id, name, private, limits, shares_tables, owners: &env.settings.owners };
         let ledger = Ledger::open(&mut env.accounts, budget, bytes, for_whom.beyond)?;
-        let plan = SheetPlan { magic: Magic::Directory, owner: 0, count: 0, first: 0 };
+        let plan = SheetPlan { magic: Magic::Directory, owner: ClientNo::DAEMON, count: 0, first: 0 };
         let (first, reserved) = (geometry.bytes_first(), for_whom.administrator);
         let order = Order { bytes, bytes_first: first, sheet: Some(plan), purpose: Purpose::Directory(id), reserved };
         let mem = env.orders.create(&mut env.effects, order);
@@ -112,12 +113,12 @@ mod tests {
         let mut namespace = opening.finish(&mut env, &view);
         namespace.members = Members::restored(BTreeMap::new(), 65534);
         let Namespace { context, members, .. } = &mut namespace;
-        let given: Vec<u16> = (0..65535).map(|_| members.number(context, false).unwrap()).collect();
-        assert_eq!((given[0], given[1]), (65534, 65535), "those that were never used come first");
+        let given: Vec<ClientNo> = (0..65535).map(|_| members.number(context, false).unwrap()).collect();
+        assert_eq!((given[0].get(), given[1].get()), (65534, 65535), "those that were never used come first");
         assert_eq!(given.iter().collect::<std::collections::BTreeSet<_>>().len(), 65535);
         assert!(matches!(members.number(context, true), Err(Refusal::Limit { .. })));
-        members.unjoin(7);
-        assert_eq!(members.number(context, false).unwrap(), 7);
+        members.unjoin(ClientNo::new(7));
+        assert_eq!(members.number(context, false).unwrap(), ClientNo::new(7));
         assert!(members.number(context, false).is_err(), "the fresh ones do not begin again");
         namespace.context.ledger.close(&mut env.accounts);
     }

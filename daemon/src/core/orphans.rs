@@ -5,6 +5,7 @@ use super::effect::Effect;
 use super::effects::Effects;
 use super::event::MemId;
 use std::collections::BTreeMap;
+use tensorlend_layout::number::ClientNo;
 
 /// Pause before the second probe of orphaned memory. The client may have unmapped the memory by
 /// then. Each further pause is four times as long as the previous one.
@@ -28,8 +29,8 @@ const ORPHANED_PAUSE_NS_MAX: u64 = 10_000_000_000;
 pub struct FormerWriter {
     /// The uid of the session's user.
     pub uid: u32,
-    /// The client's catalogue number, or 0 if only the previous daemon knew the client.
-    pub client: u16,
+    /// The client, or [`ClientNo::DAEMON`] if only the previous daemon knew the client.
+    pub client: ClientNo,
     /// The pid of the process that connected, or 0 if only the previous daemon knew the process.
     pub pid: u32,
 }
@@ -38,7 +39,7 @@ impl FormerWriter {
     /// Returns an unidentified session of this user. Only the previous daemon knew its client and
     /// its process.
     pub fn unknown(uid: u32) -> Self {
-        Self { uid, client: 0, pid: 0 }
+        Self { uid, client: ClientNo::DAEMON, pid: 0 }
     }
 }
 

@@ -23,6 +23,7 @@ use super::members::Members;
 use super::parts::Parts;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::leases::LeaseTable;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::size::bytes_exact;
 use tensorlend_layout::word::LeaseWord;
 
@@ -43,9 +44,9 @@ const PRESSED_NS: u64 = 10_000_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retained {
     /// The reader's catalogue number.
-    pub holder: u16,
+    pub holder: ClientNo,
     /// The catalogue number of the value's owner.
-    pub owner: u16,
+    pub owner: ClientNo,
     /// The lease.
     pub lease: LeaseWord,
     /// Bytes that become free when the lease ends, if no other lease retains them.
@@ -107,7 +108,7 @@ impl Pressure {
     /// most. The daemon then ends another session only if a limit refuses a further request.
     fn revoke(&mut self, parts: &mut Parts<'_>) {
         let Some(most_ns) = parts.env.settings.lease_ns_max.filter(|_| self.short) else { return };
-        let mut holders: BTreeMap<u16, (u64, u64)> = BTreeMap::new();
+        let mut holders: BTreeMap<ClientNo, (u64, u64)> = BTreeMap::new();
         // Of the clients without a connection, only those with reading children have leases that
         // can end now.
         let live =

@@ -5,6 +5,7 @@ use super::effect::Effect;
 use super::effects::Effects;
 use super::event::MemId;
 use std::collections::BTreeMap;
+use tensorlend_layout::number::ClientNo;
 
 /// Maximum number of probes of ended clients' memory in [`BURST_NS`].
 const BURST: u32 = 256;
@@ -14,12 +15,12 @@ const BURST_NS: u64 = 1_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probing {
     /// The client that owned the memory has ended.
-    Ended(NamespaceId, u16),
+    Ended(NamespaceId, ClientNo),
     /// The memory is the lease table of a client that has not reconnected since the daemon was
     /// replaced.
-    Disconnected(NamespaceId, u16),
+    Disconnected(NamespaceId, ClientNo),
     /// The memory is the lease table of a draining client of the previous daemon.
-    Draining(NamespaceId, u16),
+    Draining(NamespaceId, ClientNo),
     /// The memory is orphaned, and charged until no process can write it.
     Orphaned,
 }

@@ -1,6 +1,7 @@
 //! The size of a segment, and its slot numbers.
 
 use tensorlend_layout::Uuid;
+use tensorlend_layout::number::ClientNo;
 
 /// The size of a segment.
 #[derive(Clone, Copy, Debug)]
@@ -21,7 +22,7 @@ pub struct SizeOnDevice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SegmentId {
     /// The client's catalogue.
-    pub owner: u16,
+    pub owner: ClientNo,
     /// The first slot number.
     pub base: u32,
 }
@@ -30,7 +31,7 @@ pub struct SegmentId {
 #[derive(Clone, Copy, Debug)]
 pub struct SlotRange {
     /// The catalogue of the segment's owner.
-    pub owner: u16,
+    pub owner: ClientNo,
     /// The first slot number.
     pub base: u32,
     /// log2 of the number of slots.

@@ -22,6 +22,7 @@ use super::range::{SegmentId, SegmentSize, SlotRange};
 use super::settings::Payer;
 use super::tables::Table;
 use std::collections::BTreeSet;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::size::bytes_exact;
 use tensorlend_layout::wire::{LimitKind, Refusal, Reply};
 use tensorlend_layout::word::RangeWord;
@@ -133,7 +134,7 @@ impl Segments {
         &mut self,
         context: &Context,
         members: &Members,
-        catalogue: u16,
+        catalogue: ClientNo,
         log2: u8,
     ) -> Result<u32, Refusal> {
         if log2 > SLOTS_LOG2_MAX {
@@ -252,7 +253,13 @@ impl Segments {
     }
 
     /// Handles a request of `asker` to map a client's segment.
-    pub fn segment_of(parts: &mut Parts<'_>, devices: &mut Devices, asker: u16, catalogue: u16, slot: u32) -> Answer {
+    pub fn segment_of(
+        parts: &mut Parts<'_>,
+        devices: &mut Devices,
+        asker: ClientNo,
+        catalogue: ClientNo,
+        slot: u32,
+    ) -> Answer {
         let client = parts.members.client(catalogue)?;
         let missing = || Refusal::NotFound(format!("segment with slot {slot} of client {catalogue}"));
         let (base, segment) = client.segment_of(slot).ok_or_else(missing)?;
@@ -292,7 +299,7 @@ impl Segments {
 
     /// Handles a request of `asker` to map the records of a host segment's slots. The segment's
     /// bytes do not move, even if they are in a file.
-    pub fn slots_of(parts: &mut Parts<'_>, asker: u16, catalogue: u16, slot: u32) -> Answer {
+    pub fn slots_of(parts: &mut Parts<'_>, asker: ClientNo, catalogue: ClientNo, slot: u32) -> Answer {
         let client = parts.members.client(catalogue)?;
         let missing = || Refusal::NotFound(format!("segment with slot {slot} of client {catalogue}"));
         let (base, segment) = client.segment_of(slot).ok_or_else(missing)?;
@@ -325,7 +332,7 @@ impl Segments {
         &mut self,
         parts: &mut Parts<'_>,
         devices: &mut Devices,
-        catalogue: u16,
+        catalogue: ClientNo,
         base: u32,
     ) -> Answer {
         let Some(segment) = parts.members.me(catalogue).segments.get(&base) else {
@@ -356,7 +363,7 @@ impl Segments {
 
     /// Handles an owner's report that it has unmapped a segment. The kernel confirms this when the
     /// daemon spills the segment.
-    pub fn release_for_spill(parts: &mut Parts<'_>, catalogue: u16, base: u32) -> Answer {
+    pub fn release_for_spill(parts: &mut Parts<'_>, catalogue: ClientNo, base: u32) -> Answer {
         if parts.env.settings.spill.is_none() {
             return Err(limit(LimitKind::Spill, "what may be spilled", "spill.directory", "nothing"));
         }
@@ -376,7 +383,7 @@ impl Segments {
 
     /// Ends the validity of a segment's slot numbers. The memory and its charge stay with the
     /// caller.
-    fn unlist(&mut self, context: &Context, catalogue: u16, segment: &Segment) {
+    fn unlist(&mut self, context: &Context, catalogue: ClientNo, segment: &Segment) {
         // The range changes before the geometry. So a reader R that sees the new geometry sees that
         // this segment is not lent any more. If R first reads a geometry and then finds the segment
         // lent, R may store the mapping under that geometry. Both words change before daemon D

@@ -36,6 +36,7 @@ use super::versions::Versions;
 use lines::Blocked;
 use requests::Counts;
 use std::collections::BTreeMap;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::wire::{FdStoreState, QueueRequest, Refusal, Reply, Request, decode};
 use tensorlend_layout::word::LifeWord;
 use waiting::Waiting;
@@ -57,7 +58,7 @@ const CHORES_NS_MAX: u64 = 10_000_000_000;
 #[derive(Clone, Copy, Debug)]
 struct Joined {
     namespace: NamespaceId,
-    catalogue: u16,
+    catalogue: ClientNo,
     role: Role,
 }
 
@@ -453,7 +454,7 @@ impl Core {
             Request::Segment { bytes, slots_log2 } => {
                 self.segment(asker, SegmentSize { bytes: *bytes, log2: *slots_log2 })
             }
-            Request::SegmentOf { catalogue, slot } => self.segment_of(asker, *catalogue, *slot),
+            Request::SegmentOf { owner: catalogue, slot } => self.segment_of(asker, *catalogue, *slot),
             Request::DeviceSegment { uuid, bytes, slots_log2 } => {
                 let size = SegmentSize { bytes: *bytes, log2: *slots_log2 };
                 self.device_segment(asker, SizeOnDevice { device: *uuid, size })
@@ -485,10 +486,10 @@ impl Core {
             Request::ReturnSegment { base } => segments.return_segment(parts, devices, me, *base),
             Request::Shelve { base } => Segments::release_for_spill(parts, me, *base),
             Request::GrowCells => parts.members.grow_cells(parts.env, parts.context, conn, me),
-            Request::SlotsOf { catalogue, slot } => Segments::slots_of(parts, me, *catalogue, *slot),
-            Request::CellsOf { catalogue, part } => parts.members.cells_of(parts.context, *catalogue, *part),
+            Request::SlotsOf { owner: catalogue, slot } => Segments::slots_of(parts, me, *catalogue, *slot),
+            Request::CellsOf { client: catalogue, part } => parts.members.cells_of(parts.context, *catalogue, *part),
             Request::ValuesOf { names } => parts.members.values_of(parts.context, bindings, names),
-            Request::LeasesOf { catalogue } => parts.members.leases_of(*catalogue),
+            Request::LeasesOf { client: catalogue } => parts.members.leases_of(*catalogue),
             Request::Bind { name, cell } => {
                 let binding = Binding { catalogue: me, cell: *cell, life: LifeWord::FOREVER };
                 bindings.bind(parts, name, binding, since_ns)
@@ -515,7 +516,7 @@ impl Core {
             Request::Unsubscribe { stream, id, cursor: it } => {
                 Ok(streams.unsubscribe(parts, StreamId { place: *stream, id: *id }, cursor(*it)))
             }
-            Request::WakeDescriptor { stream, catalogue, cursor } => {
+            Request::WakeDescriptor { stream, subscriber: catalogue, cursor } => {
                 let whose = CursorId { catalogue: *catalogue, cursor: *cursor };
                 streams.wake_descriptor(parts.members, me, *stream, whose)
             }

@@ -11,11 +11,12 @@ use super::members::Members;
 use super::orders::{Making, Order};
 use tensorlend_layout::catalogue::{CELL_PARTS, cells_count, cells_first};
 use tensorlend_layout::header::Magic;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::wire::{LimitKind, Refusal, Reply};
 
 impl Members {
     /// Handles a request for more cells.
-    pub fn grow_cells(&mut self, env: &mut Env, context: &Context, conn: ConnId, catalogue: u16) -> Answer {
+    pub fn grow_cells(&mut self, env: &mut Env, context: &Context, conn: ConnId, catalogue: ClientNo) -> Answer {
         let client = self.me(catalogue);
         let (uid, part, granted) = (client.uid, client.sheets.further_parts() as u8 + 1, client.sheets.granted());
         // A client may have twice as many cells as there may be names, because the client binds
@@ -42,7 +43,7 @@ impl Members {
         &mut self,
         env: &mut Env,
         context: &Context,
-        catalogue: u16,
+        catalogue: ClientNo,
         part: u8,
         mut work: Vec<Making>,
     ) -> Outcome {
@@ -59,7 +60,7 @@ impl Members {
 
     /// Reclaims a client's cells after the first `parts` parts. The client never received these
     /// cells.
-    pub fn drop_cells_after(&mut self, env: &mut Env, catalogue: u16, parts: u8) {
+    pub fn drop_cells_after(&mut self, env: &mut Env, catalogue: ClientNo, parts: u8) {
         let client = self.me(catalogue);
         let whose = client.former_writer(catalogue);
         for part in client.sheets.drop_cells_after(parts) {
@@ -68,7 +69,7 @@ impl Members {
     }
 
     /// Handles a request for the cells of a client.
-    pub fn cells_of(&self, context: &Context, catalogue: u16, part: u8) -> Answer {
+    pub fn cells_of(&self, context: &Context, catalogue: ClientNo, part: u8) -> Answer {
         let client = self.client(catalogue)?;
         let missing = || Refusal::NotFound(format!("part {part} of the cells of client {catalogue}"));
         let sheet = client.sheets.part(part).ok_or_else(missing)?;
@@ -80,7 +81,7 @@ impl Members {
     }
 
     /// Handles a request for the lease table of a client.
-    pub fn leases_of(&self, catalogue: u16) -> Answer {
+    pub fn leases_of(&self, catalogue: ClientNo) -> Answer {
         let client = self.client(catalogue)?;
         let missing = || Refusal::NotFound(format!("lease table of client {catalogue}: it is gone"));
         // A member's leases count only after the member has acknowledged its lease table: see

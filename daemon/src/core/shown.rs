@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use tensorlend_layout::dataset::MEMBERS_MAX;
 use tensorlend_layout::leases::{LeaseTable, scan_fence};
 use tensorlend_layout::name::{KeyKind, parse};
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::tensor::{NDIM_INLINE, SlotInfo, SlotKind};
 use tensorlend_layout::wire::{
     CLIENTS_SHOWN_MAX, ClientShown, Holds, LEASES_SHOWN_MAX, LeaseShown, NAMES_SHOWN_MAX, NameShown, Shown,
@@ -24,7 +25,7 @@ const CHAIN_MAX: usize = 2 * (1 + MEMBERS_MAX);
 
 impl Namespace {
     /// Returns the clients from this number on.
-    pub fn show_clients(&self, from: u16) -> Shown {
+    pub fn show_clients(&self, from: ClientNo) -> Shown {
         let mut all = self.members.iter().filter(|&(number, _)| number >= from);
         let clients = all.by_ref().take(CLIENTS_SHOWN_MAX);
         let clients = clients.map(|(number, client)| {
@@ -59,12 +60,12 @@ impl Namespace {
             let Some(key) = self.context.directory.key(entry) else { continue };
             let (name, holds) = match parse(&key) {
                 Some((KeyKind::Name, name)) => {
-                    let client = self.members.get(owner_word.catalogue());
+                    let client = self.members.get(owner_word.owner());
                     let Some(cell) = client.and_then(|client| client.value(owner_word.cell())) else { continue };
                     if !cell.is_value() {
                         continue;
                     }
-                    (name, client.map(|client| client.holds(owner_word.catalogue(), cell, &mut records)))
+                    (name, client.map(|client| client.holds(owner_word.owner(), cell, &mut records)))
                 }
                 Some((KeyKind::List, name)) => {
                     let list = self.context.directory.lists.get(owner_word.cell() as usize);
@@ -78,7 +79,7 @@ impl Namespace {
     }
 
     /// Returns the leases of the clients from this number on.
-    pub fn show_leases(&self, from: u16) -> Shown {
+    pub fn show_leases(&self, from: ClientNo) -> Shown {
         let (mut leases, mut truncated) = (Vec::new(), false);
         let tables = self.members.iter().filter(|&(number, _)| number >= from);
         let tables = tables.filter_map(|(number, client)| Some((number, client.lease_table()?)));
@@ -101,7 +102,7 @@ impl Namespace {
 impl Client {
     /// Returns the content of a cell of this client: type, shape and size. Omits the metadata that
     /// the record contains.
-    fn holds(&self, number: u16, cell: Cell, records: &mut usize) -> Holds {
+    fn holds(&self, number: ClientNo, cell: Cell, records: &mut usize) -> Holds {
         let lease = cell.lease(number).0;
         let unknown = Holds::Value {
             client: number,

@@ -4,13 +4,14 @@ use super::account::NamespaceId;
 use super::event::{MemId, Unwritten};
 use super::settings::Settings;
 use std::collections::BTreeMap;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::wire::SpillFault;
 
 /// The identity of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Whose {
     pub namespace: NamespaceId,
-    pub catalogue: u16,
+    pub catalogue: ClientNo,
     pub base: u32,
 }
 

@@ -21,6 +21,7 @@ use tensorlend_layout::directory::SUBSCRIBERS;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::leases::CURSORS;
 use tensorlend_layout::name::{self, stream_key};
+use tensorlend_layout::number::{ClientNo, CursorNo};
 use tensorlend_layout::stream::{CAPACITY_MAX, RingEntry, StreamRing};
 use tensorlend_layout::wire::{LimitKind, Policy, Refusal, Reply};
 use tensorlend_layout::word::{Cell, SubscriberWord};
@@ -36,15 +37,15 @@ pub struct StreamId {
 #[derive(Clone, Copy, Debug)]
 pub struct CursorId {
     /// The catalogue number of the client.
-    pub catalogue: u16,
+    pub catalogue: ClientNo,
     /// The index of the cursor.
-    pub cursor: u16,
+    pub cursor: CursorNo,
 }
 
 #[derive(Debug)]
 struct Subscriber {
-    catalogue: u16,
-    cursor: u16,
+    catalogue: ClientNo,
+    cursor: CursorNo,
     wake: Option<(MemId, Charge)>,
 }
 
@@ -53,7 +54,7 @@ struct Subscriber {
 struct Stream {
     name: String,
     id: u64,
-    producer: u16,
+    producer: ClientNo,
     ring: Part,
     capacity: u32,
     policy: Policy,
@@ -180,7 +181,7 @@ impl Streams {
     }
 
     /// Returns the clients that subscribe to a stream, once for each subscription.
-    pub fn subscribers(&self, place: u32) -> impl Iterator<Item = u16> + '_ {
+    pub fn subscribers(&self, place: u32) -> impl Iterator<Item = ClientNo> + '_ {
         self.table.get(&place).into_iter().flat_map(|s| s.subscribers.iter().flatten()).map(|s| s.catalogue)
     }
 
@@ -190,7 +191,7 @@ impl Streams {
     }
 
     /// Returns the producer of each stream.
-    pub fn producers(&self) -> impl Iterator<Item = u16> + '_ {
+    pub fn producers(&self) -> impl Iterator<Item = ClientNo> + '_ {
         self.table.values().map(|stream| stream.producer)
     }
 
@@ -207,7 +208,7 @@ impl Streams {
     }
 
     /// Records that a producer has mapped all its rings. Returns the memory to seal.
-    pub fn acknowledged_all(&mut self, producer: u16) -> Vec<MemId> {
+    pub fn acknowledged_all(&mut self, producer: ClientNo) -> Vec<MemId> {
         let its = |s: &&mut Stream| s.producer == producer;
         let mark = |s: &mut Stream| {
             s.ring.acked = true;
@@ -225,12 +226,12 @@ impl Streams {
     }
 
     /// Returns the rings of a producer.
-    pub fn rings(&self, producer: u16) -> Vec<MemId> {
+    pub fn rings(&self, producer: ClientNo) -> Vec<MemId> {
         self.table.values().filter(|s| s.producer == producer).map(|s| s.ring.mem).collect()
     }
 
     /// Returns the entry and id of a producer's first stream from this entry on.
-    pub fn of_producer_from(&self, producer: u16, place: u32) -> Option<(u32, u64)> {
+    pub fn of_producer_from(&self, producer: ClientNo, place: u32) -> Option<(u32, u64)> {
         let mut streams = self.table.range(place..);
         streams.find_map(|(&place, stream)| (stream.producer == producer).then_some((place, stream.id)))
     }
@@ -280,7 +281,7 @@ impl Streams {
         &mut self,
         parts: &mut Parts<'_>,
         bindings: &mut Bindings,
-        catalogue: u16,
+        catalogue: ClientNo,
         name: &str,
     ) -> Result<Option<u32>, Refusal> {
         let uid = parts.members.me(catalogue).uid;
@@ -389,7 +390,7 @@ impl Streams {
     }
 
     /// Ends one epoch of a stream. The stream's entry and name stay. Returns the stream's producer.
-    fn stream_clear(&mut self, parts: &mut Parts<'_>, place: u32) -> u16 {
+    fn stream_clear(&mut self, parts: &mut Parts<'_>, place: u32) -> ClientNo {
         let mut stream = self.take_out(place);
         let line = &parts.context.directory.streams[place as usize];
         line.id.set(0);
@@ -403,7 +404,7 @@ impl Streams {
         stream.producer
     }
 
-    fn after_stream(parts: &mut Parts<'_>, bindings: &mut Bindings, producer: u16) {
+    fn after_stream(parts: &mut Parts<'_>, bindings: &mut Bindings, producer: ClientNo) {
         if parts.members.get(producer).is_some_and(Client::is_frozen) {
             bindings.collect_soon(parts, producer);
         }
@@ -503,7 +504,7 @@ impl Streams {
     }
 
     /// Ends all subscriptions of a client.
-    pub fn unsubscribe_all(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
+    pub fn unsubscribe_all(&mut self, env: &mut Env, context: &Context, catalogue: ClientNo) {
         for (&place, stream) in &mut self.table {
             let line = &context.directory.streams[place as usize];
             if stream.subscribers.iter().flatten().any(|s| s.catalogue == catalogue) {
@@ -513,7 +514,7 @@ impl Streams {
     }
 
     /// Handles a producer's request for a subscriber's wake descriptor.
-    pub fn wake_descriptor(&self, members: &Members, producer: u16, place: u32, whose: CursorId) -> Answer {
+    pub fn wake_descriptor(&self, members: &Members, producer: ClientNo, place: u32, whose: CursorId) -> Answer {
         let stream = self.table.get(&place).filter(|s| s.producer == producer);
         let Some(stream) = stream else {
             return Err(Refusal::NotFound(format!("stream number {place} of this producer")));

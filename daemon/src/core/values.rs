@@ -49,7 +49,7 @@ impl Members {
         if !KeyKind::of(entry).leads_to_cell() {
             return ValueAt::Unknown;
         }
-        let Some(client) = self.get(owner_word.catalogue()) else { return ValueAt::Unknown };
+        let Some(client) = self.get(owner_word.owner()) else { return ValueAt::Unknown };
         let Some(cell) = client.value(owner_word.cell()) else { return ValueAt::Nowhere };
         if !cell.is_value() {
             return ValueAt::Deleted;

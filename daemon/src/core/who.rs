@@ -2,6 +2,7 @@
 //! fields of the log entry.
 
 use std::fmt;
+use tensorlend_layout::number::ClientNo;
 
 /// Maximum bytes of a client's label, and of its command's name.
 pub const NAME_BYTES_MAX: usize = 63;
@@ -10,7 +11,7 @@ pub const NAME_BYTES_MAX: usize = 63;
 #[derive(Clone, Copy, Debug)]
 pub struct Who<'w> {
     /// The client's number in its namespace. `None` if the client has not joined.
-    pub client: Option<u16>,
+    pub client: Option<ClientNo>,
     /// The pid of the client's process; 0: unknown.
     pub pid: u32,
     /// The uid of the client.
@@ -64,7 +65,8 @@ mod tests {
 
     #[test]
     fn a_line_names_the_command_and_the_label_once() {
-        let who = |command, label| Who { client: Some(3), pid: 12, uid: 1000, command, label }.to_string();
+        let who =
+            |command, label| Who { client: Some(ClientNo::new(3)), pid: 12, uid: 1000, command, label }.to_string();
         assert_eq!(who("tensorlend", "tensorlend put"), "client 3 (pid 12, uid 1000, tensorlend put)");
         assert_eq!(who("python3", "camera"), "client 3 (pid 12, uid 1000, python3, camera)");
         assert_eq!(who("", "camera"), "client 3 (pid 12, uid 1000, camera)");

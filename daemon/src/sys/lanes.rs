@@ -19,6 +19,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
+use tensorlend_layout::number::ClientNo;
 use tracing::Dispatch;
 
 /// Maximum number of threads of all lanes. The daemon's own lane may exceed it.
@@ -38,7 +39,7 @@ pub enum Lane {
     /// The members of the namespace with this directory. Work on the directory runs in the order in which it was given.
     Directory(MemId),
     /// A client of a previous daemon, by its namespace and its number. A further loan gives the memory to a user's lane.
-    Recovered(NamespaceId, u16),
+    Recovered(NamespaceId, ClientNo),
     /// A user: see [`Owners`].
     User(u32),
 }

@@ -399,10 +399,11 @@ impl Memories {
 mod tests {
     use super::*;
     use crate::sys::lanes::tests::lanes;
+    use tensorlend_layout::number::ClientNo;
 
     #[test]
     fn a_made_sheet_is_quiescent_although_the_daemon_reads_it() {
-        let plan = SheetPlan { magic: Magic::Leases, owner: 3, count: 0, first: 0 };
+        let plan = SheetPlan { magic: Magic::Leases, owner: ClientNo::new(3), count: 0, first: 0 };
         let plan = Plan { bytes: 69632, bytes_first: 69632, sheet: Some(plan), reserved: false };
         let (fd, view) = make(plan, (true, Backing::default()), &|| true).unwrap();
         assert!(memfd::is_quiescent(fd.as_fd()).unwrap());
@@ -424,7 +425,7 @@ mod tests {
 
     #[test]
     fn a_directory_has_one_writer_in_either_mode() {
-        let plan = SheetPlan { magic: Magic::Directory, owner: 0, count: 0, first: 0 };
+        let plan = SheetPlan { magic: Magic::Directory, owner: ClientNo::DAEMON, count: 0, first: 0 };
         let plan = Plan { bytes: 1 << 20, bytes_first: 65536, sheet: Some(plan), reserved: false };
         for system in [true, false] {
             let (fd, view) = make(plan, (system, Backing::default()), &|| true).unwrap();
@@ -440,7 +441,7 @@ mod tests {
 
     #[test]
     fn what_a_client_keeps_of_a_released_sheet_has_no_pages_in_system_mode() {
-        let plan = SheetPlan { magic: Magic::Slots, owner: 3, count: 1 << 10, first: 0 };
+        let plan = SheetPlan { magic: Magic::Slots, owner: ClientNo::new(3), count: 1 << 10, first: 0 };
         let plan = Plan { bytes: 135_168, bytes_first: 135_168, sheet: Some(plan), reserved: false };
         for system in [true, false] {
             let mut memories = Memories::new(system);

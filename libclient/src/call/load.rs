@@ -21,6 +21,7 @@ use crate::client::Client;
 use crate::session::Session;
 use std::sync::{Arc, Mutex};
 use tensorlend_layout::leases::CURSORS;
+use tensorlend_layout::number::{ClientNo, CursorNo};
 use tensorlend_os::mutex::lock;
 
 /// The value for a missing cursor.
@@ -32,7 +33,7 @@ const ENDED: u64 = u64::MAX;
 #[derive(Debug)]
 pub struct Load {
     client: Client,
-    cursor: Option<u16>,
+    cursor: Option<CursorNo>,
     counts: Mutex<Counts>,
 }
 
@@ -61,8 +62,8 @@ impl Load {
 
     /// Returns the value that a server publishes, so that callers find its load.
     pub fn presence(&self) -> [u32; 3] {
-        let cursor = self.cursor.map_or(NONE, u32::from);
-        [std::process::id(), self.client.session().me().into(), cursor]
+        let cursor = self.cursor.map_or(NONE, |cursor| cursor.get().into());
+        [std::process::id(), self.client.session().me().get().into(), cursor]
     }
 
     /// Records that the server took a request, and that `queued` requests still wait.
@@ -107,13 +108,13 @@ impl Drop for Load {
 
 /// The location of a server's load word, as the server has published it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Gauge(Option<(u16, u16)>);
+pub struct Gauge(Option<(ClientNo, CursorNo)>);
 
 impl Gauge {
     /// Parses the value of a server's name.
     pub fn parse(presence: &[u32]) -> Self {
         let &[_pid, catalogue, cursor, ..] = presence else { return Self(None) };
-        let place = u16::try_from(catalogue).ok().zip(u16::try_from(cursor).ok());
+        let place = ClientNo::try_from(u64::from(catalogue)).ok().zip(CursorNo::try_from(u64::from(cursor)).ok());
         Self(place.filter(|(_, cursor)| usize::from(*cursor) < CURSORS))
     }
 
@@ -133,7 +134,7 @@ mod tests {
 
     #[test]
     fn what_is_said_of_a_server_is_an_allegation() {
-        assert_eq!(Gauge::parse(&[1, 2, 3]), Gauge(Some((2, 3))));
+        assert_eq!(Gauge::parse(&[1, 2, 3]), Gauge(Some((ClientNo::new(2), CursorNo::new(3)))));
         for bad in [&[][..], &[1], &[1, 2], &[1, 2, NONE], &[1, 1 << 16, 3], &[1, 2, CURSORS as u32]] {
             assert_eq!(Gauge::parse(bad), Gauge(None), "{bad:?}");
         }

@@ -1,6 +1,7 @@
 //! The resources that late responses set free, until their owners take them: see [`super::unanswered`].
 
 use std::sync::Mutex;
+use tensorlend_layout::number::CursorNo;
 use tensorlend_os::mutex::lock;
 
 /// The resources that late responses have set free. A thread that holds the connection may lock them.
@@ -13,9 +14,9 @@ pub struct Late {
 #[derive(Default)]
 struct Cursors {
     /// Cursors that the daemon may list and that no subscription will use.
-    given_up: Vec<u16>,
+    given_up: Vec<CursorNo>,
     /// Cursors that were given up and that the daemon does not list.
-    free: Vec<u16>,
+    free: Vec<CursorNo>,
 }
 
 impl Late {
@@ -37,27 +38,27 @@ impl Late {
 
     /// Gives a cursor up, unless the coming response shows that the client may use or free it ([`Late::reclaim`]). Call this
     /// before the request, because another thread may receive the response.
-    pub fn give_up_cursor(&self, cursor: u16) {
+    pub fn give_up_cursor(&self, cursor: CursorNo) {
         lock(&self.cursors).given_up.push(cursor);
     }
 
     /// Takes a given up cursor back. Returns false if a late response has freed it already.
-    pub fn reclaim(&self, cursor: u16) -> bool {
+    pub fn reclaim(&self, cursor: CursorNo) -> bool {
         lock(&self.cursors).take_back(cursor)
     }
 
     /// Takes the cursors that late responses have set free.
-    pub fn take_cursors(&self) -> Vec<u16> {
+    pub fn take_cursors(&self) -> Vec<CursorNo> {
         std::mem::take(&mut lock(&self.cursors).free)
     }
 
     /// Returns whether a cursor was given up.
-    pub fn is_given_up(&self, cursor: u16) -> bool {
+    pub fn is_given_up(&self, cursor: CursorNo) -> bool {
         lock(&self.cursors).given_up.contains(&cursor)
     }
 
     /// Runs a step unless a late response has freed the cursor already. The response frees it only before or after the step.
-    pub fn while_given_up(&self, cursor: u16, step: impl FnOnce()) {
+    pub fn while_given_up(&self, cursor: CursorNo, step: impl FnOnce()) {
         let cursors = lock(&self.cursors);
         if cursors.given_up.contains(&cursor) {
             step();
@@ -65,7 +66,7 @@ impl Late {
     }
 
     /// Frees a cursor that was given up, because the daemon does not list it.
-    pub fn free_cursor(&self, cursor: u16) {
+    pub fn free_cursor(&self, cursor: CursorNo) {
         let mut cursors = lock(&self.cursors);
         if cursors.take_back(cursor) {
             cursors.free.push(cursor);
@@ -74,7 +75,7 @@ impl Late {
 }
 
 impl Cursors {
-    fn take_back(&mut self, cursor: u16) -> bool {
+    fn take_back(&mut self, cursor: CursorNo) -> bool {
         let at = self.given_up.iter().position(|&other| other == cursor);
         at.map(|at| self.given_up.swap_remove(at)).is_some()
     }

@@ -81,7 +81,7 @@ impl<'s> Steps<'s> {
     fn read(&mut self, guard: &'s EpochGuard<'_>) {
         for at in self.all() {
             let Some(FoundName { owner_word, .. }) = self.found[at] else { continue };
-            if let Ok(peer) = peer_of(self.session, guard, owner_word.catalogue(), 0) {
+            if let Ok(peer) = peer_of(self.session, guard, owner_word.owner(), 0) {
                 self.cells[at] = peer.cell(owner_word.cell()).map(|word| (peer, word));
             }
         }
@@ -98,7 +98,7 @@ impl<'s> Steps<'s> {
         for at in self.all() {
             let (Some(found), Some((peer, word))) = (self.found[at], self.cells[at]) else { continue };
             let (route, cell) = (self.route(found), self.values[at]);
-            let seen = Seen { peer, catalogue: found.owner_word.catalogue(), route, word, cell };
+            let seen = Seen { peer, catalogue: found.owner_word.owner(), route, word, cell };
             if let Ok(placed) = seen.place(self.session) {
                 (self.segments[at], self.geometries[at]) = (Some(placed.segment), placed.geometry);
                 self.records[at] = Some(placed.record());
@@ -113,7 +113,7 @@ impl<'s> Steps<'s> {
     #[inline(always)]
     fn placed(&self, at: usize) -> Option<Placed<'s>> {
         let (found, (peer, word), segment) = (self.found[at]?, self.cells[at]?, self.segments[at]?);
-        let (catalogue, geometry) = (found.owner_word.catalogue(), self.geometries[at]);
+        let (catalogue, geometry) = (found.owner_word.owner(), self.geometries[at]);
         Some(Placed { catalogue, route: self.route(found), word, cell: self.values[at], peer, geometry, segment })
     }
 

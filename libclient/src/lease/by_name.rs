@@ -9,6 +9,7 @@ use crate::peers::sheets::Peer;
 use crate::session::Session;
 use tensorlend_layout::catalogue::cell_place;
 use tensorlend_layout::directory::FoundName;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::tensor::BadTensor;
 use tensorlend_layout::word::{Cell, OwnerWord, Word};
 
@@ -30,7 +31,7 @@ pub fn lease_key(session: &Session, key: &[u8], name: &str) -> Result<Option<Lea
         };
         let word = &session.directory.names[found.entry as usize].owner_word;
         let route = Route::owner_word(word, found.owner_word);
-        match lease(session, found.owner_word.catalogue(), route, At::Cell(found.owner_word.cell()), name)? {
+        match lease(session, found.owner_word.owner(), route, At::Cell(found.owner_word.cell()), name)? {
             Leasing::Held(leased) => return Ok(Some(leased)),
             Leasing::Absent => return Ok(None),
             Leasing::Moved => std::hint::spin_loop(),
@@ -58,7 +59,7 @@ fn lease_announced(session: &Session, hash: u64, key: &[u8], name: &str) -> Resu
 /// The route from a name to its cell.
 pub struct CellRoute<'s> {
     pub route: Route<'s>,
-    pub catalogue: u16,
+    pub catalogue: ClientNo,
     /// The cell's number.
     pub number: u32,
     /// The name's entry in the directory. `None`: the name is only announced.
@@ -82,7 +83,7 @@ impl<'s> CellRoute<'s> {
             if let Some(found) = session.find_live(hash, key) {
                 let route =
                     Route::owner_word(&session.directory.names[found.entry as usize].owner_word, found.owner_word);
-                let (catalogue, number) = (found.owner_word.catalogue(), found.owner_word.cell());
+                let (catalogue, number) = (found.owner_word.owner(), found.owner_word.cell());
                 return Ok(Some(Self { route, catalogue, number, entry: Some(found.entry) }));
             }
             if let Some(found) = session.names().announced(hash, key)? {
@@ -132,7 +133,7 @@ impl<'s> CellRoute<'s> {
 #[inline(always)]
 fn cell_in_directory(session: &Session, key: &[u8]) -> Option<(OwnerWord, Cell)> {
     let FoundName { entry, owner_word } = session.find_live(session.directory.hash(key), key)?;
-    let (catalogue, number) = (owner_word.catalogue(), owner_word.cell());
+    let (catalogue, number) = (owner_word.owner(), owner_word.cell());
     let cell = if catalogue == session.me() {
         // This client never unmaps its own cells, so it reads them without a guard.
         session.names().own_cell(number)?.cell.read()
@@ -160,7 +161,7 @@ pub fn exists(session: &Session, key: &[u8]) -> Result<bool> {
 pub fn peek(session: &Session, key: &[u8]) -> Result<Peeked> {
     let Some((owner_word, cell)) = cell_in_directory(session, key) else { return peek_slowly(session, key) };
     let seen = Some(Version { owner_word: owner_word.0, cell: cell.0 });
-    Ok(Peeked { owner: Some(owner_word.catalogue()), seen, exists: cell.is_value() })
+    Ok(Peeked { owner: Some(owner_word.owner()), seen, exists: cell.is_value() })
 }
 
 /// Does the work of [`peek`] for a name that is announced, has changed, does not exist, or whose cell is not mapped.
@@ -195,7 +196,7 @@ fn peek_slowly(session: &Session, key: &[u8]) -> Result<Peeked> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Peeked {
     /// The name's owner.
-    pub owner: Option<u16>,
+    pub owner: Option<ClientNo>,
     /// The version of the name's cell: a value, or a deletion.
     pub seen: Option<Version>,
     /// True if the version is a value, false if it is a deletion.

@@ -11,6 +11,7 @@ use crate::tensor::Tensor;
 use rustix::fs::fstat;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::wire::{Reply, Request};
 use tensorlend_os::map::{Private, private};
 
@@ -111,7 +112,7 @@ impl CopyOnWrite {
 }
 
 /// Maps a tensor privately. Returns `None` for a tensor without bytes.
-fn map(session: &Session, catalogue: u16, tensor: &Tensor) -> Result<Option<Map>> {
+fn map(session: &Session, catalogue: ClientNo, tensor: &Tensor) -> Result<Option<Map>> {
     let bytes = tensor.bytes();
     if bytes.is_empty() {
         return Ok(None);
@@ -139,9 +140,9 @@ fn map(session: &Session, catalogue: u16, tensor: &Tensor) -> Result<Option<Map>
 
 /// Requests the descriptor of a mapped segment, and checks by the inode that the descriptor refers to the same
 /// segment.
-fn descriptor(session: &Session, catalogue: u16, slot: u32, identity: u64) -> Result<OwnedFd> {
+fn descriptor(session: &Session, catalogue: ClientNo, slot: u32, identity: u64) -> Result<OwnedFd> {
     let doing = "read a segment";
-    let mut answer = session.control.ask(&Request::SegmentOf { catalogue, slot }, doing, "")?;
+    let mut answer = session.control.ask(&Request::SegmentOf { owner: catalogue, slot }, doing, "")?;
     let Reply::Segment { .. } = answer.reply else { return answer.unexpected() };
     let (segment, _slots) = (answer.descriptor()?, answer.descriptor()?);
     answer.acknowledge()?;

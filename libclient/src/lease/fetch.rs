@@ -5,11 +5,12 @@ use crate::alloc::release;
 use crate::error::{Error, Result};
 use crate::session::Session;
 use std::collections::HashSet;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::tensor::SlotInfo;
 
 /// Maps the segment that holds a slot. Returns false if the daemon lends no segment for this slot, or no longer lends
 /// it.
-pub fn fetch_segment(session: &Session, catalogue: u16, slot: u32) -> Result<bool> {
+pub fn fetch_segment(session: &Session, catalogue: ClientNo, slot: u32) -> Result<bool> {
     match session.peers().fetch_segment(catalogue, slot) {
         Err(e) if e.is_limit() && make_room(session, &e) => session.peers().fetch_segment(catalogue, slot),
         fetched => fetched,
@@ -19,7 +20,7 @@ pub fn fetch_segment(session: &Session, catalogue: u16, slot: u32) -> Result<boo
 /// Maps a segment like [`fetch_segment`], for the slot of a published value. The owner acknowledged the segment
 /// before it published the value. But the daemon may read that acknowledgement, on another socket, after this
 /// client's request. So this function retries.
-pub fn fetch_segment_of_value(session: &Session, catalogue: u16, slot: u32) -> Result<bool> {
+pub fn fetch_segment_of_value(session: &Session, catalogue: ClientNo, slot: u32) -> Result<bool> {
     for _ in 0..64 {
         if fetch_segment(session, catalogue, slot)? {
             return Ok(true);
@@ -42,7 +43,7 @@ pub fn leased_bytes(session: &Session) -> Result<u64> {
         session.peers().with_leases(catalogue, |table| {
             table.scan(|lease| {
                 if !lease.is_of_segment() {
-                    slots.insert((lease.catalogue(), lease.slot()));
+                    slots.insert((lease.owner(), lease.slot()));
                 }
             });
         })?;
@@ -55,7 +56,7 @@ pub fn leased_bytes(session: &Session) -> Result<u64> {
 }
 
 /// Returns the length of a slot as its owner claims it. Returns 0 if the slot does not exist any more.
-fn slot_bytes(session: &Session, catalogue: u16, slot: u32) -> Result<u64> {
+fn slot_bytes(session: &Session, catalogue: ClientNo, slot: u32) -> Result<u64> {
     for _ in 0..2 {
         let Some(member) = session.directory.members.get(usize::from(catalogue)) else { return Ok(0) };
         {

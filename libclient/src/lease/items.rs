@@ -72,7 +72,7 @@ pub fn item(session: &Arc<Session>, list: &str, id: u64, number: u64) -> Result<
     loop {
         let Some(found) = session.find(&key).filter(|f| f.owner_word.is_live()) else { return Ok(None) };
         let owner_word = Route::owner_word(&session.directory.names[found.entry as usize].owner_word, found.owner_word);
-        match lease(session, found.owner_word.catalogue(), owner_word, At::Cell(found.owner_word.cell()), list)? {
+        match lease(session, found.owner_word.owner(), owner_word, At::Cell(found.owner_word.cell()), list)? {
             Leasing::Held(leased) => return assemble::value(session, leased, list).map(Some),
             Leasing::Absent => return Ok(None),
             Leasing::Moved => {}

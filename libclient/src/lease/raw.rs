@@ -5,6 +5,7 @@ use crate::link::shards::LeaseEntry;
 use crate::names::version::Version;
 use crate::peers::sheets::PeerSegment;
 use std::sync::Arc;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::word::Cell;
 
 /// A validated lease. While it exists, no client reuses the slot.
@@ -13,7 +14,7 @@ pub struct Held {
     segment: Arc<PeerSegment>,
     place: LeaseEntry,
     /// The slot's owner.
-    pub catalogue: u16,
+    pub catalogue: ClientNo,
     /// The slot and its generation.
     pub cell: Cell,
     /// The owner word through which the reader found the value.
@@ -34,7 +35,7 @@ impl Drop for Held {
 impl Held {
     /// Returns the value for a lease that is stored in the entry at `place`. Dropping the value clears the entry.
     #[inline]
-    pub fn new(segment: Arc<PeerSegment>, place: LeaseEntry, catalogue: u16, cell: Cell, owner_word: u64) -> Self {
+    pub fn new(segment: Arc<PeerSegment>, place: LeaseEntry, catalogue: ClientNo, cell: Cell, owner_word: u64) -> Self {
         Self { segment, place, catalogue, cell, owner_word }
     }
 

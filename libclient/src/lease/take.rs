@@ -20,6 +20,7 @@ use std::sync::Arc;
 use tensorlend_layout::Device;
 use tensorlend_layout::catalogue::{SlotRecord, cell_place};
 use tensorlend_layout::leases;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::stream::{HeaderSummary, RingEntry};
 use tensorlend_layout::tensor::{BadTensor, SlotInfo, SlotKind};
 use tensorlend_layout::word::{Cell, LeaseWord, OwnerWord, Word};
@@ -112,7 +113,7 @@ pub type Attempt<T> = std::result::Result<T, Miss>;
 /// The first step's result: a word that may hold a value.
 pub struct Seen<'s> {
     pub peer: &'s Peer,
-    pub catalogue: u16,
+    pub catalogue: ClientNo,
     pub route: Route<'s>,
     pub word: &'s Word,
     pub cell: Cell,
@@ -120,7 +121,7 @@ pub struct Seen<'s> {
 
 /// The second step's result: the location of a value, and the words on which its lease depends.
 pub struct Placed<'s> {
-    pub catalogue: u16,
+    pub catalogue: ClientNo,
     pub route: Route<'s>,
     pub word: &'s Word,
     pub cell: Cell,
@@ -133,7 +134,12 @@ pub struct Placed<'s> {
 /// Returns the sheets of the client that has a catalogue number, if this client has mapped them. `member` is the client's
 /// epoch, or 0 if the caller's route shows the end of a client by another word.
 #[inline(always)]
-pub fn peer_of<'s>(session: &'s Session, guard: &'s EpochGuard<'_>, catalogue: u16, member: u64) -> Attempt<&'s Peer> {
+pub fn peer_of<'s>(
+    session: &'s Session,
+    guard: &'s EpochGuard<'_>,
+    catalogue: ClientNo,
+    member: u64,
+) -> Attempt<&'s Peer> {
     let Some(entry) = session.directory.members.get(usize::from(catalogue)) else { return Err(Miss::Moved) };
     let life = entry.member.read();
     if member != 0 && member != life {
@@ -149,7 +155,7 @@ impl<'s> Seen<'s> {
     pub fn read(
         session: &'s Session,
         guard: &'s EpochGuard<'_>,
-        catalogue: u16,
+        catalogue: ClientNo,
         route: Route<'s>,
         at: At<'s>,
     ) -> Attempt<Self> {
@@ -209,7 +215,7 @@ impl<'s> Placed<'s> {
 
 /// Leases the value at `at` in `catalogue`, if the route to the value is still valid.
 #[inline]
-pub fn lease(session: &Session, catalogue: u16, route: Route<'_>, at: At<'_>, name: &str) -> Result<Leasing> {
+pub fn lease(session: &Session, catalogue: ClientNo, route: Route<'_>, at: At<'_>, name: &str) -> Result<Leasing> {
     match try_lease(session, catalogue, route, at) {
         Ok(leased) => Ok(Leasing::Held(leased)),
         Err(miss) => lease_slowly(session, miss, catalogue, route, at, name),
@@ -220,7 +226,7 @@ pub fn lease(session: &Session, catalogue: u16, route: Route<'_>, at: At<'_>, na
 fn lease_slowly(
     session: &Session,
     mut miss: Miss,
-    catalogue: u16,
+    catalogue: ClientNo,
     route: Route<'_>,
     at: At<'_>,
     name: &str,
@@ -257,7 +263,7 @@ fn lease_slowly(
 }
 
 #[inline]
-fn try_lease(session: &Session, catalogue: u16, route: Route<'_>, at: At<'_>) -> Attempt<Leased> {
+fn try_lease(session: &Session, catalogue: ClientNo, route: Route<'_>, at: At<'_>) -> Attempt<Leased> {
     let guard = session.shards.epoch_guard();
     let placed = Seen::read(session, &guard, catalogue, route, at)?.place(session)?;
     let place = hold(session, &guard, catalogue, placed.lease(), &placed.words(), placed.geometry)?;
@@ -283,7 +289,7 @@ fn try_lease(session: &Session, catalogue: u16, route: Route<'_>, at: At<'_>) ->
 pub fn hold(
     link: &Link,
     guard: &EpochGuard<'_>,
-    catalogue: u16,
+    catalogue: ClientNo,
     lease: LeaseWord,
     words: &[(&Word, u64)],
     geometry: u64,
@@ -301,7 +307,13 @@ pub fn hold(
 /// Completes a lease that is stored at `place`, after the fence. `stands` is whether the words that led to the value are
 /// unchanged; otherwise the entry is free again.
 #[inline(always)]
-pub fn confirm(link: &Link, place: LeaseEntry, stands: bool, catalogue: u16, geometry: u64) -> Attempt<LeaseEntry> {
+pub fn confirm(
+    link: &Link,
+    place: LeaseEntry,
+    stands: bool,
+    catalogue: ClientNo,
+    geometry: u64,
+) -> Attempt<LeaseEntry> {
     if !stands {
         return Err(Miss::Moved);
     }

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tensorlend_layout::catalogue::Catalogue;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::raw::Sheet;
 use tensorlend_layout::word::{Bell, PARKED_ANY, parked_bit};
 use tensorlend_os::futex;
@@ -59,7 +60,7 @@ pub struct EventState {
     /// True if the event has happened.
     pub is_over: bool,
     /// The clients, in addition to the daemon, that ring their bells when the event may have happened.
-    pub owners: [Option<u16>; 2],
+    pub owners: [Option<ClientNo>; 2],
 }
 
 /// A function that reads the state of the awaited event. It must not take a lock that a caller of [`Waiter::wait`]
@@ -160,7 +161,7 @@ impl Shared {
         let directory = &session.directory.head().bell;
         // Sample the bells before the deciding poll. An owner that has ended has no bell.
         let news = directory.read();
-        let mut owners: BTreeMap<u16, Option<(Sheet<Catalogue>, u32)>> = BTreeMap::new();
+        let mut owners: BTreeMap<ClientNo, Option<(Sheet<Catalogue>, u32)>> = BTreeMap::new();
         settle(waits, session, |state| {
             for owner in state.owners.into_iter().flatten() {
                 if let Entry::Vacant(vacant) = owners.entry(owner) {

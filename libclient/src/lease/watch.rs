@@ -8,6 +8,7 @@ use crate::session::Session;
 use crate::wait::{Deadline, NAP_MAX, Timeout};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::word::{Bell, PARKED_ANY, parked_bit};
 use tensorlend_os::futex;
 use tensorlend_os::mutex::lock;
@@ -113,7 +114,7 @@ impl NameWatch {
             session.check()?;
             // Sample all bells before the deciding check.
             let (added, news) = (self.news.read(), bell.read());
-            let mut owners: Vec<u16> = Vec::new();
+            let mut owners: Vec<ClientNo> = Vec::new();
             self.poll(&mut owners)?;
             let mut sheets = Vec::with_capacity(owners.len().min(BELLS_MAX));
             for &owner in owners.iter().take(BELLS_MAX) {
@@ -154,7 +155,7 @@ impl NameWatch {
 
     /// Returns the changed names with their known versions. Fills `owners` with the owners of the watched names, in
     /// order.
-    fn poll(&self, owners: &mut Vec<u16>) -> Result<Vec<Change>> {
+    fn poll(&self, owners: &mut Vec<ClientNo>) -> Result<Vec<Change>> {
         let names: Vec<(String, Option<Version>)> =
             lock(&self.seen).iter().map(|(name, seen)| (name.clone(), *seen)).collect();
         let mut changed = Vec::new();

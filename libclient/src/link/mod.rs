@@ -13,6 +13,7 @@ use std::any::Any;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use tensorlend_layout::directory::Directory;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::wire::Welcome;
 use tensorlend_layout::word::{Absorbed, Member, MemberState, Word};
 use tensorlend_os::fork;
@@ -83,7 +84,7 @@ impl Link {
     /// Returns whether a member's client has not ended. After its end, the member word stays open while its leases count, for
     /// its children or its work on a device. The daemon closes the word `absorbed` of each client that ends.
     #[inline]
-    pub fn is_alive(&self, catalogue: u16) -> bool {
+    pub fn is_alive(&self, catalogue: ClientNo) -> bool {
         let entry = &self.directory.members[usize::from(catalogue)];
         matches!(Member(entry.member.read()).state(), MemberState::Open | MemberState::Ending)
             && Absorbed(entry.absorbed.read()).state() != MemberState::Closed
@@ -102,8 +103,8 @@ impl Link {
 
     /// Returns this client's catalogue number.
     #[inline]
-    pub fn me(&self) -> u16 {
-        self.welcome.catalogue
+    pub fn me(&self) -> ClientNo {
+        self.welcome.client
     }
 
     /// Returns the owner word of a directory entry.

@@ -20,6 +20,7 @@ use tensorlend_layout::Device;
 use tensorlend_layout::catalogue::SlotRecord;
 use tensorlend_layout::dataset::MEMBERS_MAX;
 use tensorlend_layout::header::Magic;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::raw::Records;
 use tensorlend_layout::tensor::{BadTensor, SlotInfo, SlotKind};
 use tensorlend_layout::wire::{NameAt, Refusal, Reply, Request, ValueAt};
@@ -47,7 +48,7 @@ impl Lent {
                 lines.push(Self { at, range, since_ns });
             }
         }
-        lines.sort_unstable_by_key(|lent| (RangeWord(lent.range).catalogue(), RangeWord(lent.range).base()));
+        lines.sort_unstable_by_key(|lent| (RangeWord(lent.range).owner(), RangeWord(lent.range).base()));
         lines
     }
 }
@@ -70,7 +71,7 @@ pub enum Described {
 /// A value with an incomplete record.
 struct Doubtful {
     spilled: Spilled,
-    catalogue: u16,
+    catalogue: ClientNo,
     /// The next slot of the value's chain, which has the rest of the description.
     next: u32,
     in_file: bool,
@@ -90,7 +91,7 @@ pub struct Describer<'s> {
     /// Segments whose bytes are in files, as the daemon reported with their records.
     in_files: HashSet<Lent>,
     /// Parts of members' cells that do not exist.
-    missing: HashSet<(u16, u64, u8)>,
+    missing: HashSet<(ClientNo, u64, u8)>,
     /// The contents of names that the daemon has read.
     said: HashMap<NameAt, ValueAt>,
 }
@@ -119,8 +120,8 @@ enum Attempt {
     Doubtful(Box<Doubtful>),
     Again,
     Damaged(BadTensor),
-    Cells(u16, u64, u8),
-    Records(u16, u32),
+    Cells(ClientNo, u64, u8),
+    Records(ClientNo, u32),
     Full,
     Ended,
 }
@@ -232,7 +233,7 @@ impl<'s> Describer<'s> {
 
     /// Returns whether the bytes of a slot, or of a later slot in its chain, are in a file. This is a hint: no lease keeps
     /// these slots.
-    fn is_any_in_file(&mut self, catalogue: u16, first: u32) -> Result<bool> {
+    fn is_any_in_file(&mut self, catalogue: ClientNo, first: u32) -> Result<bool> {
         let mut slot = first;
         for _ in 0..CHAIN_MAX {
             if slot == SLOT_NONE {
@@ -330,7 +331,7 @@ impl<'s> Describer<'s> {
     }
 
     /// Returns records that this client requested without their segment.
-    fn fetched(&self, catalogue: u16, seen: Cell) -> Option<SegmentRecords> {
+    fn fetched(&self, catalogue: ClientNo, seen: Cell) -> Option<SegmentRecords> {
         let lent = find(self.lent.as_ref()?, catalogue, seen.slot())?;
         let records = self.records.get(&lent)?.clone()?;
         let bytes = self.session.directory.segments[lent.at].bytes.peek();
@@ -347,7 +348,7 @@ impl<'s> Describer<'s> {
     }
 
     /// Returns the segment that holds a slot.
-    fn lent_with(&mut self, catalogue: u16, slot: u32) -> Option<Lent> {
+    fn lent_with(&mut self, catalogue: ClientNo, slot: u32) -> Option<Lent> {
         let known = self.lent.as_ref().and_then(|lent| find(lent, catalogue, slot));
         if let Some(known) = known.filter(|known| self.stands(*known)) {
             return Some(known);
@@ -361,7 +362,7 @@ impl<'s> Describer<'s> {
     /// Requests the records of a segment.
     fn fetch(&mut self, lent: Lent) -> Result<()> {
         let range = RangeWord(lent.range);
-        let request = Request::SlotsOf { catalogue: range.catalogue(), slot: range.base() };
+        let request = Request::SlotsOf { owner: range.owner(), slot: range.base() };
         let records = match self.session.control.ask(&request, "read slot records", "") {
             Ok(mut answer) => {
                 let Reply::Segment { base, slots_log2, in_file, .. } = answer.reply else { return answer.unexpected() };
@@ -388,10 +389,10 @@ impl<'s> Describer<'s> {
     }
 }
 
-fn find(lent: &[Lent], catalogue: u16, slot: u32) -> Option<Lent> {
-    let place = |lent: &Lent| (RangeWord(lent.range).catalogue(), RangeWord(lent.range).base());
+fn find(lent: &[Lent], catalogue: ClientNo, slot: u32) -> Option<Lent> {
+    let place = |lent: &Lent| (RangeWord(lent.range).owner(), RangeWord(lent.range).base());
     let after = lent.partition_point(|it| place(it) <= (catalogue, slot));
     let found = lent[after.checked_sub(1)?];
     let range = RangeWord(found.range);
-    (range.catalogue() == catalogue && slot - range.base() < range.slots()).then_some(found)
+    (range.owner() == catalogue && slot - range.base() < range.slots()).then_some(found)
 }

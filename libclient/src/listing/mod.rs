@@ -21,6 +21,7 @@ use crate::tensor::strided::is_row_major;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tensorlend_layout::name::{KeyKind, parse};
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::word::OwnerWord;
 use tensorlend_layout::{DType, Uuid};
 
@@ -365,7 +366,7 @@ fn info_of_lease(session: &Arc<Session>, name: &str) -> Result<Option<Info>> {
 /// The owner and the version of a value.
 #[derive(Clone, Copy)]
 pub struct Origin {
-    pub catalogue: u16,
+    pub catalogue: ClientNo,
     pub version: Version,
 }
 

@@ -13,6 +13,7 @@ use std::hash::BuildHasherDefault;
 use tensorlend_layout::announce::{Ending, Waiting};
 use tensorlend_layout::catalogue::{CELL_NAME_WORDS, Catalogue, CellRecord, RING, cell_place};
 use tensorlend_layout::directory::key_word;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::publish::overwrite;
 use tensorlend_layout::wake::news_fence;
 use tensorlend_layout::word::{Absorbed, Cell, MemberState, OwnerKind, PARKED_ANY, Word, parked_bit};
@@ -61,7 +62,7 @@ impl Pending {
 #[derive(Clone, Copy)]
 pub struct Announced {
     /// The announcing client.
-    pub catalogue: u16,
+    pub catalogue: ClientNo,
     /// The announced cell.
     pub cell: u32,
     /// The client's `absorbed` word. The announcement leads to the value only while this word is unchanged.
@@ -122,7 +123,7 @@ enum Searched {
     Found(Announced),
     Nothing,
     /// A member's sheet must be mapped first.
-    Fetch(u16, u8),
+    Fetch(ClientNo, u8),
     /// The daemon is ending a member: search again.
     Again,
 }
@@ -168,7 +169,7 @@ impl NameTable {
     }
 
     /// Searches all rings. `missing` lists parts of members that do not exist.
-    fn search(&self, hash: u64, key: &[u8], missing: &[(u16, u8)]) -> Searched {
+    fn search(&self, hash: u64, key: &[u8], missing: &[(ClientNo, u8)]) -> Searched {
         let guard = self.shards.epoch_guard();
         for number in self.directory.announcers() {
             let member = &self.directory.members[usize::from(number)];
@@ -224,7 +225,7 @@ impl NameTable {
     }
 
     /// Adds the names that one client has announced. Returns `Some` if the caller must map a sheet first.
-    fn names_announced_by(&self, number: u16, names: &mut Vec<String>) -> Option<(u16, u8)> {
+    fn names_announced_by(&self, number: ClientNo, names: &mut Vec<String>) -> Option<(ClientNo, u8)> {
         let guard = self.shards.epoch_guard();
         let member = &self.directory.members[usize::from(number)];
         if !self.may_publish(number) {
@@ -382,14 +383,14 @@ impl NameTable {
     }
 
     /// Returns a member's mapped sheets, if they belong to this epoch.
-    fn publisher<'s>(&'s self, guard: &'s EpochGuard<'_>, number: u16, life: u64) -> Publisher<'s> {
+    fn publisher<'s>(&'s self, guard: &'s EpochGuard<'_>, number: ClientNo, life: u64) -> Publisher<'s> {
         if number == self.me() {
             return Publisher::Own(self);
         }
         Publisher::Other(self.peers.get(guard, number).filter(|peer| peer.is_of_epoch(life)))
     }
 
-    fn may_publish(&self, number: u16) -> bool {
+    fn may_publish(&self, number: ClientNo) -> bool {
         let state = Absorbed(self.directory.members[usize::from(number)].absorbed.read()).state();
         matches!(state, MemberState::Open | MemberState::Ending)
     }

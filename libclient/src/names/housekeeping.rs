@@ -148,7 +148,7 @@ impl NameTable {
             for (_, entry) in self.directory.entries() {
                 let owner_word = OwnerWord(entry.owner_word.read());
                 // Entries of lists and streams refer to no cell.
-                if owner_word.is_live() && owner_word.catalogue() == self.me() && KeyKind::of(entry).leads_to_cell() {
+                if owner_word.is_live() && owner_word.owner() == self.me() && KeyKind::of(entry).leads_to_cell() {
                     used.insert(owner_word.cell());
                 }
             }
@@ -259,7 +259,7 @@ impl NameTable {
     /// Closes a cell if the cell still marks this name as deleted, and the name still belongs to this client.
     fn close_cell(&self, name: &str, cell: u32) -> bool {
         let ours = self.find(name.as_bytes()).is_some_and(|found| {
-            found.owner_word.is_live() && found.owner_word.catalogue() == self.me() && found.owner_word.cell() == cell
+            found.owner_word.is_live() && found.owner_word.owner() == self.me() && found.owner_word.cell() == cell
         });
         let Some(record) = self.own_cell(cell).filter(|_| ours) else { return false };
         // Use compare-and-swap: a plain store could overwrite a value that another thread stores at this moment.

@@ -84,7 +84,7 @@ impl NameTable {
         let wanted = OwnerWord(owner_word);
         // A name without an owner word is announced, and has no lifetime. Its first owner word leads to the same cell.
         let is_announced = wanted.version() == 0;
-        let cell_of = |word: OwnerWord| (word.catalogue(), word.cell());
+        let cell_of = |word: OwnerWord| (word.owner(), word.cell());
         let mut attempts = 0;
         let life = loop {
             let Some(found) = self.find_live(self.directory.hash(key), key) else {

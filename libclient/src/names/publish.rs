@@ -191,7 +191,7 @@ impl NameTable {
                     None => Own::NotOurs,
                 };
             };
-            if found.owner_word.catalogue() != self.me() {
+            if found.owner_word.owner() != self.me() {
                 return Own::NotOurs;
             }
             let Some(record) = self.own_cell(found.owner_word.cell()) else { return Own::NotOurs };

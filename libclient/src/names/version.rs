@@ -1,5 +1,6 @@
 //! Versions of values.
 
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::word::OwnerWord;
 
 /// Identifies a value of a name. If two versions of a name are equal, no client wrote a value in between. Versions have
@@ -29,7 +30,7 @@ impl PartialEq for Version {
         // The comparison ignores whether the daemon has registered the name in the directory: the value is the same.
         let same_cell = || {
             let (a, b) = (OwnerWord(self.owner_word), OwnerWord(other.owner_word));
-            (a.catalogue(), a.cell()) == (b.catalogue(), b.cell())
+            (a.owner(), a.cell()) == (b.owner(), b.cell())
         };
         self.cell == other.cell
             && (self.owner_word == other.owner_word || ((is_announced(self) || is_announced(other)) && same_cell()))
@@ -46,7 +47,7 @@ impl std::hash::Hash for Version {
 impl Version {
     /// Returns a substitute for the owner word of an announced name. It differs from every owner word that the daemon
     /// stores.
-    pub(crate) fn announced(catalogue: u16, cell: u32) -> u64 {
+    pub(crate) fn announced(catalogue: ClientNo, cell: u32) -> u64 {
         u64::from(catalogue) << 24 | u64::from(cell)
     }
 

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::time::Duration;
+use tensorlend_layout::number::ClientNo;
 
 /// The holder's number and epoch, and the lease word.
-pub type Key = (u16, u32, u64);
+pub type Key = (ClientNo, u32, u64);
 
 /// The first observation of each lease.
 #[derive(Default)]
@@ -50,7 +51,7 @@ mod tests {
     #[test]
     fn a_lease_ages_while_it_is_seen() {
         let mut ages = Ages::default();
-        let (old, new) = ((1, 1, 7), (1, 1, 8));
+        let (old, new) = ((ClientNo::new(1), 1, 7), (ClientNo::new(1), 1, 8));
         ages.begin();
         assert_eq!(ages.of(old, 100), (Duration::ZERO, true));
         ages.end();

@@ -13,6 +13,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 use tensorlend_layout::directory::DEVICES;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::tensor::{NDIM_INLINE, SlotKind};
 use tensorlend_layout::word::{Cell, LeaseWord, Member, MemberState};
 use tensorlend_layout::{DType, Uuid};
@@ -56,9 +57,9 @@ pub fn observe(observer: &mut Observer) -> Result<Observation> {
         let lease = LeaseWord(word);
         let (bytes, value) = values.lease(sheets, lease, count);
         leases.push(LeaseSeen {
-            holder,
+            holder: holder,
             pid: 0,
-            catalogue: lease.catalogue(),
+            catalogue: lease.owner(),
             slot: lease.slot(),
             is_of_segment: lease.is_of_segment(),
             count,
@@ -97,7 +98,7 @@ pub fn observe(observer: &mut Observer) -> Result<Observation> {
 fn clients(
     session: &Session,
     now_ns: u64,
-    mut command: impl FnMut((u16, u32), u32, u32, u64) -> Option<String>,
+    mut command: impl FnMut((ClientNo, u32), u32, u32, u64) -> Option<String>,
 ) -> Vec<ClientSeen> {
     let mut clients = Vec::new();
     for catalogue in session.directory.present() {
@@ -123,7 +124,7 @@ fn clients(
             _ => command((catalogue, member.epoch()), pid, uid, since_ns),
         };
         clients.push(ClientSeen {
-            catalogue,
+            catalogue: catalogue,
             epoch: member.epoch(),
             state,
             pid,
@@ -171,7 +172,7 @@ fn devices(session: &Session) -> Vec<Uuid> {
 }
 
 /// The number of leases for each holder, epoch and lease word.
-type Held = HashMap<(u16, u32, u64), u64>;
+type Held = HashMap<(ClientNo, u32, u64), u64>;
 
 /// Returns all live clients' leases, and whether there were more.
 fn leases(session: &Session, sheets: &mut Sheets, clients: &[ClientSeen]) -> Result<(Held, bool)> {
@@ -197,13 +198,13 @@ fn leases(session: &Session, sheets: &mut Sheets, clients: &[ClientSeen]) -> Res
 /// Values, and their slots.
 #[derive(Default)]
 struct Values {
-    found: Vec<(Origin, u16, Cell)>,
+    found: Vec<(Origin, ClientNo, Cell)>,
     all: Vec<ValueSeen>,
     /// Pairs of values that share their first slot, by index.
     aliases: Vec<(usize, usize)>,
     slots: Slots,
     /// Values without a read record, such as values on devices, by owner and slot.
-    unread: HashMap<(u16, u32), usize>,
+    unread: HashMap<(ClientNo, u32), usize>,
     /// Bytes of slots that only leases keep, by lease word.
     retired: HashMap<u64, u64>,
 }
@@ -216,7 +217,7 @@ impl Values {
             let at = self.all.len();
             let mut value = ValueSeen {
                 origin,
-                catalogue,
+                catalogue: catalogue,
                 slot: cell.slot(),
                 generation: cell.generation(),
                 bytes: 0,
@@ -258,10 +259,10 @@ impl Values {
     /// Returns the memory that a lease keeps: its bytes, and the value if a name, list or stream still refers to it.
     fn lease(&mut self, sheets: &Sheets, lease: LeaseWord, count: u64) -> (u64, Option<usize>) {
         if lease.is_of_segment() {
-            let segment = self.slots.segment(lease.catalogue(), lease.slot());
+            let segment = self.slots.segment(lease.owner(), lease.slot());
             return (segment.map_or(0, |at| self.slots.segments[at].bytes), None);
         }
-        let place = (lease.catalogue(), lease.slot());
+        let place = (lease.owner(), lease.slot());
         if let Some(at) = self.slots.value_of(place.0, place.1).or_else(|| self.unread.get(&place).copied()) {
             let value = &mut self.all[at];
             if Cell::new(value.generation, value.slot).lease(value.catalogue) == lease {
@@ -288,7 +289,7 @@ impl Values {
 
 /// Adds up each client's values and leases.
 pub(super) fn add_up(clients: &mut [ClientSeen], values: &[ValueSeen], leases: &mut [LeaseSeen]) {
-    let places: HashMap<u16, usize> = clients.iter().enumerate().map(|(at, c)| (c.catalogue, at)).collect();
+    let places: HashMap<ClientNo, usize> = clients.iter().enumerate().map(|(at, c)| (c.catalogue, at)).collect();
     for value in values {
         if let Some(&at) = places.get(&value.catalogue) {
             clients[at].values += 1;

@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tensorlend_layout::DType;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::wire::{
     ClientShown, Holds, Inspect, LeaseShown, NameShown, NamespaceUse, PROTOCOL_OLDEST, PROTOCOL_OWN_VIEW,
     PROTOCOL_VERSION, Refusal, Reply, Request, Shown, Stat, StreamShown, View,
@@ -181,7 +182,7 @@ impl Inspector {
     }
 
     fn clients(&self, seen: &mut Observation) -> Result<()> {
-        let mut from = Some(0);
+        let mut from = Some(ClientNo::default());
         while let Some(at) = from {
             let view = View::Clients { namespace: seen.namespace.clone(), from: at };
             let Shown::Clients { clients, next } = ask(&self.control, view)? else {
@@ -217,10 +218,10 @@ impl Inspector {
     }
 
     fn leases(&mut self, seen: &mut Observation, values: &HashMap<u64, usize>) -> Result<()> {
-        let epochs: HashMap<u16, u32> = seen.clients.iter().map(|it| (it.catalogue, it.epoch)).collect();
+        let epochs: HashMap<ClientNo, u32> = seen.clients.iter().map(|it| (it.catalogue, it.epoch)).collect();
         let ages = self.ages.entry(seen.namespace.clone()).or_default();
         ages.begin();
-        let mut from = Some(0);
+        let mut from = Some(ClientNo::default());
         while let Some(at) = from {
             let view = View::Leases { namespace: seen.namespace.clone(), from: at };
             let Shown::Leases { leases, next, truncated } = ask(&self.control, view)? else {
@@ -236,9 +237,9 @@ impl Inspector {
                     seen.values[at].bytes
                 });
                 seen.leases.push(LeaseSeen {
-                    holder,
+                    holder: holder,
                     pid: 0,
-                    catalogue: lease.catalogue(),
+                    catalogue: lease.owner(),
                     slot: lease.slot(),
                     is_of_segment: lease.is_of_segment(),
                     count,

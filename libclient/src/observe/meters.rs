@@ -2,6 +2,7 @@
 
 use super::observation::{Observation, SlotState, StreamSeen};
 use std::collections::HashMap;
+use tensorlend_layout::number::{ClientNo, CursorNo};
 
 /// Bytes of slots for each state, over all segments of an observation.
 ///
@@ -65,7 +66,7 @@ pub struct Meters {
     sent: HashMap<u64, (u64, u64)>,
     rates: HashMap<u64, f64>,
     /// The number of messages that a subscriber had missed, by stream, subscriber and cursor.
-    missed: HashMap<(u64, u16, u16), u64>,
+    missed: HashMap<(u64, ClientNo, CursorNo), u64>,
     lost: HashMap<u64, u64>,
 }
 
@@ -107,13 +108,17 @@ mod tests {
     use tensorlend_layout::wire::Policy;
 
     fn stream(sent: u64, lost: &[u64]) -> StreamSeen {
-        let subscriber =
-            |(at, &lost): (usize, &u64)| SubscriberSeen { catalogue: at as u16, cursor: 0, lag: None, lost };
+        let subscriber = |(at, &lost): (usize, &u64)| SubscriberSeen {
+            catalogue: ClientNo::at(at).unwrap(),
+            cursor: CursorNo::default(),
+            lag: None,
+            lost,
+        };
         StreamSeen {
             name: "camera".into(),
             index: 0,
             id: 7,
-            producer: 1,
+            producer: ClientNo::new(1),
             capacity: 4,
             policy: Policy::Block,
             sent: Some(sent),

@@ -27,8 +27,9 @@ pub use observation::{
     ClientSeen, ClientState, LeaseSeen, ListSeen, Observation, Origin, Place, SegmentSeen, SlotSeen, SlotState,
     StreamSeen, SubscriberSeen, ValueSeen,
 };
-#[doc(hidden)]
 pub use sampler::{Asker, Sampled, Sampler};
+#[doc(hidden)]
+pub use tensorlend_layout::number::{ClientNo, CursorNo};
 
 use crate::client::Client;
 use crate::error::Result;

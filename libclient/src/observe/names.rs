@@ -8,6 +8,7 @@ use crate::session::Session;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use tensorlend_layout::announce::Waiting;
 use tensorlend_layout::name::{KeyKind, parse};
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::word::{Absorbed, Cell, MemberState};
 
 /// The name, list or stream that holds a value.
@@ -19,7 +20,7 @@ pub enum Led {
 /// The route from a name to its cell.
 struct Route {
     led: Led,
-    catalogue: u16,
+    catalogue: ClientNo,
     cell: u32,
     /// The entry and the owner word. `None`: the name is announced, and not in the directory yet.
     owner_word: Option<(u32, u64)>,
@@ -51,7 +52,7 @@ impl Names {
         Ok(it)
     }
 
-    fn announced(&mut self, session: &Session, sheets: &mut Sheets, catalogue: u16) -> Result<()> {
+    fn announced(&mut self, session: &Session, sheets: &mut Sheets, catalogue: ClientNo) -> Result<()> {
         let member = &session.directory.members[usize::from(catalogue)];
         if !matches!(Absorbed(member.absorbed.read()).state(), MemberState::Open | MemberState::Ending) {
             return Ok(());
@@ -103,7 +104,7 @@ impl Names {
             };
             self.routes.push(Route {
                 led,
-                catalogue: owner_word.catalogue(),
+                catalogue: owner_word.owner(),
                 cell: owner_word.cell(),
                 owner_word: Some((at, owner_word.0)),
             });
@@ -115,9 +116,9 @@ impl Names {
         &mut self,
         session: &Session,
         sheets: &mut Sheets,
-        mut found: impl FnMut(Led, u16, Cell),
+        mut found: impl FnMut(Led, ClientNo, Cell),
     ) -> Result<()> {
-        let parts: BTreeSet<(u16, u8)> = self.routes.iter().map(|r| (r.catalogue, part_of(r.cell))).collect();
+        let parts: BTreeSet<(ClientNo, u8)> = self.routes.iter().map(|r| (r.catalogue, part_of(r.cell))).collect();
         for (catalogue, part) in parts {
             sheets.fetch_cells(session, catalogue, part)?;
         }

@@ -1,6 +1,7 @@
 //! The content of an observation.
 
 use std::time::Duration;
+use tensorlend_layout::number::{ClientNo, CursorNo};
 use tensorlend_layout::wire::{Allocator, Policy};
 use tensorlend_layout::{DType, Uuid};
 
@@ -59,7 +60,7 @@ pub enum ClientState {
 #[derive(Clone, Debug, Default)]
 pub struct ClientSeen {
     /// The client's catalogue number.
-    pub catalogue: u16,
+    pub catalogue: ClientNo,
     /// The epoch of that number, which increases with each new owner.
     pub epoch: u32,
     /// The client's state: connected, ending, or ended.
@@ -108,7 +109,7 @@ pub enum Place {
 #[derive(Clone, Debug, Default)]
 pub struct SegmentSeen {
     /// The catalogue number of the segment's owner.
-    pub catalogue: u16,
+    pub catalogue: ClientNo,
     /// The segment's first slot number.
     pub base: u32,
     /// The number of slot numbers that the segment has.
@@ -179,7 +180,7 @@ pub struct ValueSeen {
     /// The holder of the value.
     pub origin: Origin,
     /// The catalogue number of the value's owner.
-    pub catalogue: u16,
+    pub catalogue: ClientNo,
     /// The value's first slot.
     pub slot: u32,
     /// The generation of the first slot.
@@ -202,11 +203,11 @@ pub struct ValueSeen {
 #[derive(Clone, Debug)]
 pub struct LeaseSeen {
     /// The holder's catalogue number.
-    pub holder: u16,
+    pub holder: ClientNo,
     /// The holder's process id.
     pub pid: u32,
     /// The slot owner's catalogue number.
-    pub catalogue: u16,
+    pub catalogue: ClientNo,
     /// The slot's number.
     pub slot: u32,
     /// True if the lease covers the whole segment that begins with that slot, and none of its slots.
@@ -243,7 +244,7 @@ pub struct StreamSeen {
     /// The stream's id, unique in the namespace.
     pub id: u64,
     /// The catalogue number of the stream's producer.
-    pub producer: u16,
+    pub producer: ClientNo,
     /// The number of entries of the stream's ring.
     pub capacity: u64,
     /// The policy for a full stream.
@@ -262,9 +263,9 @@ pub struct StreamSeen {
 #[derive(Clone, Copy, Debug)]
 pub struct SubscriberSeen {
     /// The subscriber's catalogue number.
-    pub catalogue: u16,
+    pub catalogue: ClientNo,
     /// The number of the subscriber's cursor.
-    pub cursor: u16,
+    pub cursor: CursorNo,
     /// The number of messages sent and not received. `None` if the subscriber has not begun.
     pub lag: Option<u64>,
     /// The number of messages that the subscriber missed.

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
+use tensorlend_layout::number::ClientNo;
 
 /// Maximum bytes of a command line.
 const COMMAND_BYTES_MAX: usize = 200;
@@ -11,17 +12,17 @@ const TICK_NS: u64 = 10_000_000;
 /// The command lines of clients, by number and epoch. Each is read once.
 #[derive(Default)]
 pub struct Commands {
-    known: HashMap<(u16, u32), Option<String>>,
+    known: HashMap<(ClientNo, u32), Option<String>>,
 }
 
 impl Commands {
     /// Returns the command line of a client's process. Returns `None` if it is unknown.
-    pub fn of(&mut self, client: (u16, u32), pid: u32, uid: u32, since_ns: u64) -> Option<String> {
+    pub fn of(&mut self, client: (ClientNo, u32), pid: u32, uid: u32, since_ns: u64) -> Option<String> {
         self.known.entry(client).or_insert_with(|| command(pid, uid, since_ns)).clone()
     }
 
     /// Removes all other clients.
-    pub fn keep(&mut self, present: impl Fn(&(u16, u32)) -> bool) {
+    pub fn keep(&mut self, present: impl Fn(&(ClientNo, u32)) -> bool) {
         self.known.retain(|client, _| present(client));
     }
 }

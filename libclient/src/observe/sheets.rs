@@ -9,6 +9,7 @@ use crate::stream::ring::map_ring;
 use std::collections::HashMap;
 use tensorlend_layout::catalogue::{CELL_PARTS, CellRecord, SlotRecord, cell_place};
 use tensorlend_layout::header::Magic;
+use tensorlend_layout::number::{ClientNo, CursorNo};
 use tensorlend_layout::raw::{Records, Sheet};
 use tensorlend_layout::stream::{RingEntry, StreamRing};
 use tensorlend_layout::wire::{Refusal, Reply, Request};
@@ -65,7 +66,7 @@ impl Sheets {
             return Ok(());
         }
         let range = RangeWord(lending.0);
-        let request = Request::SlotsOf { catalogue: range.catalogue(), slot: range.base() };
+        let request = Request::SlotsOf { owner: range.owner(), slot: range.base() };
         let mut answer = match session.control.ask(&request, "inspect a segment", "") {
             Ok(answer) => answer,
             Err(Error::Refused { refusal: Refusal::NotFound(_), .. }) => {
@@ -90,7 +91,7 @@ impl Sheets {
     }
 
     /// Maps a part of a client's cells, if it exists.
-    pub fn fetch_cells(&mut self, session: &Session, catalogue: u16, part: u8) -> Result<()> {
+    pub fn fetch_cells(&mut self, session: &Session, catalogue: ClientNo, part: u8) -> Result<()> {
         if part >= CELL_PARTS || has_part(session, catalogue, part) || !self.may_ask() {
             return Ok(());
         }
@@ -101,7 +102,7 @@ impl Sheets {
     }
 
     /// Maps a live member's lease table. Returns false if this observation may make no more requests.
-    pub fn fetch_leases(&mut self, session: &Session, catalogue: u16) -> bool {
+    pub fn fetch_leases(&mut self, session: &Session, catalogue: ClientNo) -> bool {
         let member = session.directory.members[usize::from(catalogue)].member.read();
         let known = catalogue == session.me() || {
             let guard = session.shards.epoch_guard();
@@ -139,7 +140,7 @@ impl Sheets {
         }
     }
 
-    fn subscribe(&mut self, session: &Session, name: &str, wanted: u64, cursor: u16) -> Result<()> {
+    fn subscribe(&mut self, session: &Session, name: &str, wanted: u64, cursor: CursorNo) -> Result<()> {
         let words = &session.shards.table().cursors[usize::from(cursor)];
         words.next.set(u64::MAX);
         words.lost.set(0);
@@ -165,7 +166,7 @@ impl Sheets {
 }
 
 /// Returns whether a part of a client's cells is mapped.
-fn has_part(session: &Session, catalogue: u16, part: u8) -> bool {
+fn has_part(session: &Session, catalogue: ClientNo, part: u8) -> bool {
     if catalogue == session.me() {
         return true;
     }
@@ -181,6 +182,11 @@ pub fn part_of(cell: u32) -> u8 {
 }
 
 /// Returns the record of a client's cell, if that cell's part is mapped.
-pub fn cell_of<'s>(session: &'s Session, peer: Option<&'s Peer>, catalogue: u16, cell: u32) -> Option<&'s CellRecord> {
+pub fn cell_of<'s>(
+    session: &'s Session,
+    peer: Option<&'s Peer>,
+    catalogue: ClientNo,
+    cell: u32,
+) -> Option<&'s CellRecord> {
     if catalogue == session.me() { session.names().own_cell(cell) } else { peer?.record(cell) }
 }

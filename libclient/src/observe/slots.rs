@@ -7,6 +7,7 @@ use crate::session::Session;
 use std::collections::HashMap;
 use std::time::Duration;
 use tensorlend_layout::dataset::MEMBERS_MAX;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::tensor::SlotInfo;
 use tensorlend_layout::wire::Allocator;
 use tensorlend_layout::word::{Cell, LeaseWord, RangeWord, SLOT_NONE};
@@ -22,7 +23,7 @@ pub struct Slots {
     /// The segment's row in the directory and its loan, for each segment.
     pub lendings: Vec<(usize, Lending)>,
     /// The value of a slot. `None` if no name, list or stream refers to the slot any more.
-    known: HashMap<(u16, u32), Option<usize>>,
+    known: HashMap<(ClientNo, u32), Option<usize>>,
     pub truncated: bool,
     pub damaged: u64,
 }
@@ -45,12 +46,12 @@ impl Slots {
                 lines.push((range, at, (range.0, since_ns), bytes, place_of(place)));
             }
         }
-        lines.sort_unstable_by_key(|(range, ..)| (range.catalogue(), range.base()));
+        lines.sort_unstable_by_key(|(range, ..)| (range.owner(), range.base()));
         let mut it = Self::default();
         for (range, at, lending, bytes, place) in lines {
             it.lendings.push((at, lending));
             it.segments.push(SegmentSeen {
-                catalogue: range.catalogue(),
+                catalogue: range.owner(),
                 base: range.base(),
                 slots_max: range.slots(),
                 bytes,
@@ -64,7 +65,7 @@ impl Slots {
     }
 
     /// Returns the segment that holds a slot.
-    pub fn segment(&self, catalogue: u16, slot: u32) -> Option<usize> {
+    pub fn segment(&self, catalogue: ClientNo, slot: u32) -> Option<usize> {
         let after = self.segments.partition_point(|s| (s.catalogue, s.base) <= (catalogue, slot));
         let at = after.checked_sub(1)?;
         let found = &self.segments[at];
@@ -72,7 +73,7 @@ impl Slots {
     }
 
     /// Returns a slot's record, if it is mapped and the slot's bytes are inside the segment.
-    fn record(&mut self, sheets: &Sheets, catalogue: u16, slot: u32) -> Option<(usize, SlotInfo)> {
+    fn record(&mut self, sheets: &Sheets, catalogue: ClientNo, slot: u32) -> Option<(usize, SlotInfo)> {
         let at = self.segment(catalogue, slot)?;
         let segment = &self.segments[at];
         let words = sheets.records(self.lendings[at].1)?.get((slot - segment.base) as usize)?.copy();
@@ -83,26 +84,26 @@ impl Slots {
     }
 
     /// Returns the value to which a slot belongs.
-    pub fn value_of(&self, catalogue: u16, slot: u32) -> Option<usize> {
+    pub fn value_of(&self, catalogue: ClientNo, slot: u32) -> Option<usize> {
         self.known.get(&(catalogue, slot)).copied().flatten()
     }
 
     /// Records a value's slots. Returns `None` if its record is unreadable, or of another generation.
-    pub fn follow(&mut self, sheets: &Sheets, catalogue: u16, root: Cell, value: Option<usize>) -> Option<Chain> {
+    pub fn follow(&mut self, sheets: &Sheets, catalogue: ClientNo, root: Cell, value: Option<usize>) -> Option<Chain> {
         let is_it = |info: &SlotInfo| Cell::new(info.generation, root.slot()) == root;
         self.follow_if(sheets, catalogue, root.slot(), value, is_it)
     }
 
     /// Records slots like [`Slots::follow`], for a slot that only a lease keeps.
     pub fn follow_lease(&mut self, sheets: &Sheets, lease: LeaseWord) -> Option<Chain> {
-        let is_it = |info: &SlotInfo| Cell::new(info.generation, lease.slot()).lease(lease.catalogue()) == lease;
-        self.follow_if(sheets, lease.catalogue(), lease.slot(), None, is_it)
+        let is_it = |info: &SlotInfo| Cell::new(info.generation, lease.slot()).lease(lease.owner()) == lease;
+        self.follow_if(sheets, lease.owner(), lease.slot(), None, is_it)
     }
 
     fn follow_if(
         &mut self,
         sheets: &Sheets,
-        catalogue: u16,
+        catalogue: ClientNo,
         first: u32,
         value: Option<usize>,
         is_it: impl Fn(&SlotInfo) -> bool,

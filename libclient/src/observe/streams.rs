@@ -6,6 +6,7 @@ use super::sheets::Sheets;
 use crate::error::Result;
 use crate::session::Session;
 use tensorlend_layout::leases::CURSORS;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::wire::Policy;
 use tensorlend_layout::word::{Cell, Member, SubscriberWord, Word};
 
@@ -17,11 +18,11 @@ pub fn sample(
     name: &str,
     index: u32,
     left: &mut usize,
-    mut found: impl FnMut(u64, u16, Cell),
+    mut found: impl FnMut(u64, ClientNo, Cell),
 ) -> Result<Option<StreamSeen>> {
     let Some(entry) = session.directory.streams.get(index as usize) else { return Ok(None) };
     let id = entry.id.read();
-    let (producer, capacity) = (entry.catalogue.peek() as u16, entry.capacity.peek());
+    let (producer, capacity) = (ClientNo::low(entry.catalogue.peek()), entry.capacity.peek());
     let policy = match entry.policy.peek() {
         0 => Policy::Block,
         1 => Policy::DropOldest,
@@ -74,7 +75,7 @@ fn subscriber(
     stream: u64,
     sent: Option<u64>,
 ) -> Result<Option<SubscriberSeen>> {
-    let (catalogue, cursor) = (word.catalogue(), word.cursor());
+    let (catalogue, cursor) = (word.client(), word.cursor());
     let Some(member) = session.directory.members.get(usize::from(catalogue)) else { return Ok(None) };
     if Member(member.member.read()).epoch() != word.epoch() {
         return Ok(None);
@@ -89,6 +90,6 @@ fn subscriber(
     Ok(words.map(|(in_stream, next, lost)| {
         let begun = in_stream == stream && next != u64::MAX;
         let lag = sent.filter(|_| begun).map(|sent| sent.saturating_sub(next));
-        SubscriberSeen { catalogue, cursor, lag, lost: if begun { lost } else { 0 } }
+        SubscriberSeen { catalogue: catalogue, cursor: cursor, lag, lost: if begun { lost } else { 0 } }
     }))
 }

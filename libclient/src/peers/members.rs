@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tensorlend_layout::catalogue::{Catalogue, SlotRecord, cells_count};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::leases::LeaseTable;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::raw::{Records, Sheet};
 use tensorlend_layout::wire::{DeviceSegment, Refusal, Reply, Request};
 use tensorlend_layout::word::{Member, MemberState, RangeWord};
@@ -25,7 +26,7 @@ use tensorlend_os::memfd::Access;
 
 impl PeerTable {
     /// Calls `read` with a live member's lease table. Returns `Ok(None)` if there is no live member with this number.
-    pub fn with_leases<R>(&self, catalogue: u16, read: impl FnOnce(&LeaseTable) -> R) -> Result<Option<R>> {
+    pub fn with_leases<R>(&self, catalogue: ClientNo, read: impl FnOnce(&LeaseTable) -> R) -> Result<Option<R>> {
         if catalogue == self.me() {
             return Ok(Some(read(self.shards.table())));
         }
@@ -41,7 +42,7 @@ impl PeerTable {
                 return Ok(Some(read(table)));
             }
         }
-        let request = Request::LeasesOf { catalogue };
+        let request = Request::LeasesOf { client: catalogue };
         // The member has just ended, so its leases no longer protect any value.
         let Some(mut answer) = self.ask_for(&request, "read another client's leases")? else { return Ok(None) };
         let Reply::Sheet { member } = answer.reply else { return answer.unexpected() };
@@ -55,7 +56,7 @@ impl PeerTable {
     }
 
     /// Returns a live member's lease table, which the caller may keep mapped.
-    pub fn lease_table(&self, catalogue: u16) -> Result<Option<Sheet<LeaseTable>>> {
+    pub fn lease_table(&self, catalogue: ClientNo) -> Result<Option<Sheet<LeaseTable>>> {
         if catalogue == self.me() {
             return Ok(Some(self.shards.sheet().clone()));
         }
@@ -75,7 +76,7 @@ impl PeerTable {
         Err(Error::Protocol { doing: "read another client's leases" })
     }
 
-    fn update(&self, catalogue: u16, member: u64, change: impl FnOnce(&mut Peer)) {
+    fn update(&self, catalogue: ClientNo, member: u64, change: impl FnOnce(&mut Peer)) {
         if self.peers.is_sweep_due() {
             self.sweep();
         }
@@ -94,11 +95,11 @@ impl PeerTable {
     }
 
     /// Maps a part of a client's cells. Returns false if there is no such part, or no longer.
-    pub fn fetch_cells(&self, catalogue: u16, part: u8) -> Result<bool> {
+    pub fn fetch_cells(&self, catalogue: ClientNo, part: u8) -> Result<bool> {
         // Read the member word before the request. If the number gets another owner in the meantime, the cache entry
         // belongs to an ended epoch.
         let member = self.directory.members[usize::from(catalogue)].member.read();
-        let request = Request::CellsOf { catalogue, part };
+        let request = Request::CellsOf { client: catalogue, part };
         let Some(mut answer) = self.ask_for(&request, "read another client's names")? else { return Ok(false) };
         let fd = answer.descriptor()?;
         if part == 0 {
@@ -114,9 +115,9 @@ impl PeerTable {
     }
 
     /// Maps the segment that holds a slot. Returns false if there is no such segment, or no longer.
-    pub fn fetch_segment(&self, catalogue: u16, slot: u32) -> Result<bool> {
+    pub fn fetch_segment(&self, catalogue: ClientNo, slot: u32) -> Result<bool> {
         let member = self.directory.members[usize::from(catalogue)].member.read();
-        let request = Request::SegmentOf { catalogue, slot };
+        let request = Request::SegmentOf { owner: catalogue, slot };
         // Serializes this request with reports of unmapped device memory: see `lendings.rs`.
         let telling = self.lendings.telling();
         let Some(mut answer) = self.ask_for(&request, "read a segment")? else { return Ok(false) };
@@ -179,7 +180,7 @@ impl PeerTable {
 
     /// Returns true if this segment is already mapped. Then also records the geometry under which the daemon reported
     /// it.
-    fn is_mapped(&self, catalogue: u16, member: u64, base: u32, identity: (u64, u64), geometry: u64) -> bool {
+    fn is_mapped(&self, catalogue: ClientNo, member: u64, base: u32, identity: (u64, u64), geometry: u64) -> bool {
         let guard = self.shards.epoch_guard();
         let peer = self.peers.get(&guard, catalogue).filter(|p| p.is_of_epoch(member));
         let mapped = peer.and_then(|p| p.known(base)).filter(|have| have.identity == identity);
@@ -189,7 +190,7 @@ impl PeerTable {
     /// Adds a segment whose bytes are on a device. Maps its records at once, and its bytes at their first use.
     fn fetched_device_segment(
         &self,
-        catalogue: u16,
+        catalogue: ClientNo,
         member: u64,
         lent: DeviceSegment,
         mut answer: Answer<'_>,
@@ -232,19 +233,18 @@ impl PeerTable {
     pub fn sweep(&self) {
         let entries =
             self.directory.segments.iter().map(|entry| (RangeWord(entry.range.read()), entry.since_ns.peek()));
-        let lent: HashMap<(u16, u32), u64> = entries
+        let lent: HashMap<(ClientNo, u32), u64> = entries
             .filter(|(range, _)| range.is_lent())
-            .map(|(range, since_ns)| ((range.catalogue(), range.base()), since_ns))
+            .map(|(range, since_ns)| ((range.owner(), range.base()), since_ns))
             .collect();
         // If the daemon has lent device memory again, a mapping of the former loan prevents that loan's return. So
         // unmap it.
-        let stands = |catalogue: u16, segment: &PeerSegment| {
+        let stands = |catalogue: ClientNo, segment: &PeerSegment| {
             let since_ns = lent.get(&(catalogue, segment.base));
             since_ns.is_some_and(|since_ns| segment.elsewhere.is_none() || *since_ns == segment.identity.0)
         };
         let mut changing = self.peers.change();
-        for (catalogue, member) in self.directory.members.iter().enumerate() {
-            let catalogue = catalogue as u16;
+        for (catalogue, member) in self.directory.numbered_members() {
             let Some(peer) = changing.get(catalogue) else { continue };
             let member = member.member.read();
             if peer.is_of_epoch(member) && Member(member).state() != MemberState::Vacant {
@@ -267,8 +267,8 @@ impl PeerTable {
         let was_short = self.was_short.load(Ordering::Relaxed);
         let mut changing = self.peers.change();
         let mut any = false;
-        for catalogue in 0..self.directory.members.len() as u16 {
-            let member = self.directory.members[usize::from(catalogue)].member.read();
+        for (catalogue, line) in self.directory.numbered_members() {
+            let member = line.member.read();
             if was_short || Member(member).state() == MemberState::Closed {
                 any |= changing.drop_unused(catalogue, |_| true);
             }
@@ -279,7 +279,7 @@ impl PeerTable {
     /// Unmaps the segments that the daemon wants out of memory, if no lease in this process needs them.
     pub fn unmap_wanted(&self) {
         let mut changing = self.peers.change();
-        for catalogue in 0..self.directory.members.len() as u16 {
+        for (catalogue, _) in self.directory.numbered_members() {
             changing.drop_unused(catalogue, |segment| segment.is_wanted_out(&self.directory));
         }
     }
@@ -289,7 +289,7 @@ impl PeerTable {
         let lines = self.directory.segments.iter().enumerate();
         let wanted = lines.filter(|&(at, _)| self.directory.head().wants_out(at as u32));
         let ranges = wanted.map(|(_, line)| RangeWord(line.range.read()));
-        ranges.filter(|range| range.is_lent() && range.catalogue() == self.me()).map(RangeWord::base).collect()
+        ranges.filter(|range| range.is_lent() && range.owner() == self.me()).map(RangeWord::base).collect()
     }
 
     /// Unmaps this client's read-only mappings of its own segments, if no lease in this process needs them.
@@ -327,7 +327,7 @@ impl PeerTable {
     }
 
     /// Calls `use_it` with a client's catalogue, which has the client's bell. Returns `None` if the client has ended.
-    pub fn with_bell<R>(&self, catalogue: u16, use_it: impl FnOnce(&Sheet<Catalogue>) -> R) -> Result<Option<R>> {
+    pub fn with_bell<R>(&self, catalogue: ClientNo, use_it: impl FnOnce(&Sheet<Catalogue>) -> R) -> Result<Option<R>> {
         for _ in 0..2 {
             let member = self.directory.members[usize::from(catalogue)].member.read();
             {
@@ -357,7 +357,7 @@ impl PeerTable {
     #[cold]
     fn map_waiters_now(&self) {
         self.waiter_unmapped.store(false, Ordering::Relaxed);
-        let unmapped = |&catalogue: &u16| {
+        let unmapped = |&catalogue: &ClientNo| {
             let member = self.directory.members[usize::from(catalogue)].member.read();
             let guard = self.shards.epoch_guard();
             let peer = self.peers.get(&guard, catalogue).filter(|peer| peer.is_of_epoch(member));

@@ -9,6 +9,7 @@ use sheets::{Peer, Peers};
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tensorlend_layout::number::ClientNo;
 
 /// The mapped memory of other clients, and this client's own memory, mapped for reading.
 pub struct PeerTable {
@@ -37,7 +38,7 @@ impl PeerTable {
 
     /// Returns the mapped sheets of a member. See [`Peers::get`].
     #[inline]
-    pub fn get<'s>(&'s self, guard: &'s EpochGuard<'_>, catalogue: u16) -> Option<&'s Peer> {
+    pub fn get<'s>(&'s self, guard: &'s EpochGuard<'_>, catalogue: ClientNo) -> Option<&'s Peer> {
         self.peers.get(guard, catalogue)
     }
 

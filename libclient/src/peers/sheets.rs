@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tensorlend_layout::catalogue::{CELL_PARTS, Catalogue, CellRecord, SlotRecord, cell_place};
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::leases::LeaseTable;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::raw::{Records, Sheet};
 use tensorlend_layout::word::{Member, MemberState, RangeWord, Word};
 use tensorlend_os::map::Segment;
@@ -56,7 +57,7 @@ impl Peers {
     /// # Panics
     /// Panics if the epoch guard belongs to another client.
     #[inline]
-    pub fn get<'s>(&'s self, guard: &'s EpochGuard<'_>, catalogue: u16) -> Option<&'s Peer> {
+    pub fn get<'s>(&'s self, guard: &'s EpochGuard<'_>, catalogue: ClientNo) -> Option<&'s Peer> {
         assert!(guard.is_of(&self.shards), "an epoch guard of another session");
         // Acquire: pairs with the Release in `Changing::set`, which stored the entry.
         let peer = self.table.get(usize::from(catalogue))?.load(Ordering::Acquire);
@@ -79,7 +80,7 @@ impl Peers {
 
 impl Changing<'_> {
     /// Returns the present entry.
-    pub fn get(&self, catalogue: u16) -> Option<&Peer> {
+    pub fn get(&self, catalogue: ClientNo) -> Option<&Peer> {
         let peer = self.peers.table.get(usize::from(catalogue))?.load(Ordering::Relaxed);
         // SAFETY: `peer` is null, or `set` made it by `Box::into_raw`. Only the holder of this lock drops entries,
         // through `&mut self`.
@@ -88,7 +89,7 @@ impl Changing<'_> {
 
     /// Drops those of an entry's mappings in host memory that no lease needs and that `is_one` selects. Returns whether
     /// there were any.
-    pub fn drop_unused(&mut self, catalogue: u16, is_one: impl Fn(&PeerSegment) -> bool) -> bool {
+    pub fn drop_unused(&mut self, catalogue: ClientNo, is_one: impl Fn(&PeerSegment) -> bool) -> bool {
         if !self.get(catalogue).is_some_and(|peer| peer.segments.iter().any(|segment| is_one(segment))) {
             return false;
         }
@@ -101,7 +102,7 @@ impl Changing<'_> {
     }
 
     /// Replaces an entry.
-    pub fn set(&mut self, catalogue: u16, peer: Option<Peer>) {
+    pub fn set(&mut self, catalogue: ClientNo, peer: Option<Peer>) {
         let Some(place) = self.peers.table.get(usize::from(catalogue)) else { return };
         let new = peer.map_or(null_mut(), |peer| Box::into_raw(Box::new(peer)));
         // Release: a reader finds a complete entry. Acquire: this thread sees the former entry, to drop it.
@@ -182,10 +183,10 @@ pub struct Line {
 
 impl Line {
     /// Returns the directory's row for the segment of `catalogue` that begins at `base`.
-    pub fn find(directory: &Directory, catalogue: u16, base: u32) -> Option<Self> {
+    pub fn find(directory: &Directory, catalogue: ClientNo, base: u32) -> Option<Self> {
         directory.segments.iter().enumerate().find_map(|(at, entry)| {
             let range = RangeWord(entry.range.read());
-            let ours = range.is_lent() && range.catalogue() == catalogue && range.base() == base;
+            let ours = range.is_lent() && range.owner() == catalogue && range.base() == base;
             ours.then(|| Self { at, range: range.0, since_ns: entry.since_ns.peek() })
         })
     }

@@ -88,7 +88,7 @@ impl Resume for Resuming {
             layout_version: layout.version,
             layout_hash: layout.hash,
             namespace: link.welcome.namespace.clone(),
-            catalogue: link.me(),
+            client: link.me(),
             member: link.welcome.member,
             segments,
             shelved,

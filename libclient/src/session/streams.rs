@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::peers::PeerTable;
 use std::sync::{Arc, Mutex};
 use tensorlend_layout::leases::{self, CURSORS, LeaseTable};
+use tensorlend_layout::number::CursorNo;
 use tensorlend_layout::raw::Records;
 use tensorlend_layout::stream::RingEntry;
 use tensorlend_layout::wire::Refusal;
@@ -16,7 +17,7 @@ pub struct StreamTable {
     peers: Arc<PeerTable>,
     alloc: Arc<Allocator>,
     /// Numbers of the cursors that are free.
-    cursors: Mutex<Vec<u16>>,
+    cursors: Mutex<Vec<CursorNo>>,
     /// Streams that this client produces, or opens at present. The daemon does not refuse a client's second producer of a
     /// stream, because it cannot know whether the client has closed the first one.
     produced: Mutex<Vec<Produced>>,
@@ -26,19 +27,19 @@ pub struct StreamTable {
 
 impl StreamTable {
     pub fn new(alloc: Arc<Allocator>, peers: Arc<PeerTable>) -> Self {
-        let cursors = Mutex::new((0..CURSORS as u16).rev().collect());
+        let cursors = Mutex::new((0..CURSORS).rev().filter_map(CursorNo::at).collect());
         Self { peers, alloc, cursors, produced: Mutex::default(), closed: Mutex::default() }
     }
 
     /// Takes a free cursor of this client's lease table.
-    pub fn take_cursor(&self) -> Option<u16> {
+    pub fn take_cursor(&self) -> Option<CursorNo> {
         let mut cursors = lock(&self.cursors);
         cursors.extend(self.peers.control.late().take_cursors());
         cursors.pop()
     }
 
     /// Frees a cursor that no stream lists.
-    pub fn give_cursor(&self, cursor: u16) {
+    pub fn give_cursor(&self, cursor: CursorNo) {
         lock(&self.cursors).push(cursor);
     }
 

@@ -403,7 +403,7 @@ impl Subscription {
     fn borrow_near(&mut self, cell: Cell, summary: &HeaderSummary) -> bool {
         let near = &mut self.near;
         let ring = Ring { head: &self.at.head, entries: &self.at.entries };
-        let (session, catalogue) = (&self.session, self.at.owner_word.catalogue());
+        let (session, catalogue) = (&self.session, self.at.owner_word.owner());
         // The geometry word also changes with every new owner of the catalogue number.
         let geometry = session.directory.members[usize::from(catalogue)].geometry.read();
         if near.geometry != geometry || !near.find(cell.slot()) {

@@ -16,6 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use tensorlend_layout::leases::{CURSORS, Cursor};
 use tensorlend_layout::name::stream_key;
+use tensorlend_layout::number::CursorNo;
 use tensorlend_layout::raw::{Records, Sheet};
 use tensorlend_layout::stream::{Closed, Found, Ring, RingEntry, StreamRing};
 use tensorlend_layout::tensor::BadTensor;
@@ -68,7 +69,7 @@ pub struct Subscription {
     name: String,
     pub(crate) at: Attached,
     pub(crate) near: Near,
-    cursor: u16,
+    cursor: CursorNo,
     pub(crate) next: u64,
     lost: u64,
     lost_before: u64,
@@ -122,7 +123,12 @@ impl Subscription {
         Ok(it)
     }
 
-    fn join(session: &Arc<Session>, name: &str, cursor: u16, wake: bool) -> Result<(Attached, Option<ClosedApart>)> {
+    fn join(
+        session: &Arc<Session>,
+        name: &str,
+        cursor: CursorNo,
+        wake: bool,
+    ) -> Result<(Attached, Option<ClosedApart>)> {
         // Set cursor 0 until the position is known. A producer that sees the subscriber in its list then waits, and
         // replaces no message that the subscriber may want.
         let words = &session.shards.table().cursors[usize::from(cursor)];
@@ -272,7 +278,7 @@ impl Subscription {
                     let owner_word = Route::owner_word(self.owner_word()?, self.at.owner_word);
                     let leasing = lease(
                         &self.session,
-                        self.at.owner_word.catalogue(),
+                        self.at.owner_word.owner(),
                         owner_word,
                         At::Entry(entry, value, summary),
                         &self.name,
@@ -349,7 +355,7 @@ impl Subscription {
     pub(crate) fn goes_on(&self) -> Result<bool> {
         Ok(self.owner_word()?.read() == self.at.owner_word.0
             && self.at.head.closed.read() == 0
-            && self.session.is_alive(self.at.owner_word.catalogue()))
+            && self.session.is_alive(self.at.owner_word.owner()))
     }
 
     #[cold]
@@ -358,7 +364,7 @@ impl Subscription {
             return self.rejoin();
         }
         let closed = Closed::unpack(self.at.head.closed.read());
-        let over = closed.is_some() || !self.session.is_alive(self.at.owner_word.catalogue());
+        let over = closed.is_some() || !self.session.is_alive(self.at.owner_word.owner());
         if !over {
             return Ok(false);
         }

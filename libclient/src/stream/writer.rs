@@ -258,18 +258,17 @@ impl Writer {
     }
 
     fn fetch(&self, word: SubscriberWord) -> Result<Option<Subscriber>> {
-        let Some(table) = self.session.peers().lease_table(word.catalogue())? else { return Ok(None) };
+        let Some(table) = self.session.peers().lease_table(word.client())? else { return Ok(None) };
         let wake = if word.has_wake() { self.fetch_wake(word)? } else { None };
         Ok(Some(Subscriber { word, table, wake }))
     }
 
     fn fetch_wake(&self, word: SubscriberWord) -> Result<Option<Waking>> {
-        let toll = self.session.waiter().toll_of(word.catalogue());
+        let toll = self.session.waiter().toll_of(word.client());
         if lock(&toll).is_excessive() {
             return Ok(None);
         }
-        let request =
-            Request::WakeDescriptor { stream: self.index, catalogue: word.catalogue(), cursor: word.cursor() };
+        let request = Request::WakeDescriptor { stream: self.index, subscriber: word.client(), cursor: word.cursor() };
         let mut answer = self.session.control.ask(&request, "fetch a wake descriptor", &self.name)?;
         if !answer.has_descriptors() {
             return Ok(None);

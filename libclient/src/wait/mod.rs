@@ -9,6 +9,7 @@ mod toll;
 pub use deadline::{Deadline, NAP_MAX, not_published};
 pub use parking::Parked;
 pub use spin::{Spin, spin};
+use tensorlend_layout::number::ClientNo;
 pub use timeout::Timeout;
 pub use toll::Waking;
 
@@ -53,7 +54,7 @@ impl Waiter {
     }
 
     /// Returns the cost of waking this member.
-    pub fn toll_of(&self, catalogue: u16) -> Arc<Mutex<Toll>> {
+    pub fn toll_of(&self, catalogue: ClientNo) -> Arc<Mutex<Toll>> {
         self.tolls.of(&self.link, catalogue)
     }
 }

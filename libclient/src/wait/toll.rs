@@ -6,6 +6,7 @@ use rustix::net::SendFlags;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
+use tensorlend_layout::number::ClientNo;
 use tensorlend_os::mutex::lock;
 use tensorlend_os::thread::ClosedApart;
 use tensorlend_os::toll::Toll;
@@ -22,9 +23,9 @@ pub struct Tolls(Mutex<HashMap<Whose, Arc<Mutex<Toll>>>>);
 
 impl Tolls {
     /// Returns the cost of this member's wake descriptors.
-    pub fn of(&self, link: &Link, catalogue: u16) -> Arc<Mutex<Toll>> {
+    pub fn of(&self, link: &Link, catalogue: ClientNo) -> Arc<Mutex<Toll>> {
         let members = &link.directory.members;
-        let uid_of = |member: u16| members[usize::from(member)].process.peek() as u32;
+        let uid_of = |member: ClientNo| members[usize::from(member)].process.peek() as u32;
         let uid = uid_of(catalogue);
         // Charge clients of this process's own user by session. Otherwise one program could prevent the wake-ups of the
         // user's other programs.

@@ -1,5 +1,6 @@
 //! Bitmaps over members, and the audience of an owner.
 
+use crate::number::ClientNo;
 use crate::word::Word;
 
 /// Number of words of a member's audience: one cache line.
@@ -7,9 +8,30 @@ pub const AUDIENCE_WORDS: usize = if cfg!(loom) { 1 } else { 8 };
 /// Number of bits of a member's audience.
 pub const AUDIENCE: u16 = 64 * AUDIENCE_WORDS as u16;
 
+/// A bitmap with one bit for each member.
+#[derive(Clone, Copy)]
+pub struct Bitmap<'a>(pub &'a [Word]);
+
+impl Bitmap<'_> {
+    /// Writer only: sets a member's bit.
+    pub fn set(self, member: ClientNo) {
+        self.0[member.index() / 64].set_bits(1 << (member.get() % 64));
+    }
+
+    /// Writer only: clears a member's bit.
+    pub fn clear(self, member: ClientNo) {
+        self.0[member.index() / 64].clear_bits(1 << (member.get() % 64));
+    }
+
+    /// Returns true if a member's bit is set.
+    pub fn has(self, member: ClientNo) -> bool {
+        self.0[member.index() / 64].peek() & 1 << (member.get() % 64) != 0
+    }
+}
+
 /// Returns the word and the bit of a reader in an owner's audience.
-pub const fn audience_bit(reader: u16) -> (usize, u64) {
-    ((reader % AUDIENCE / 64) as usize, 1 << (reader % 64))
+pub const fn audience_bit(reader: ClientNo) -> (usize, u64) {
+    ((reader.get() % AUDIENCE / 64) as usize, 1 << (reader.get() % 64))
 }
 
 /// Returns the members below `count` that are `present` and whose bits are set in an owner's audience, not in the order of
@@ -18,7 +40,7 @@ pub const fn audience_bit(reader: u16) -> (usize, u64) {
 /// Reads each word of the audience once, and the words of `present` in which a member can have one of the bits. Reader R
 /// that took a lease before the owner's fence has a bit that the daemon had stored before R's fence: whenever the owner
 /// reads the word after its own fence, it finds the bit.
-pub fn audience<'d>(present: &'d [Word], shown: &'d [Word], count: usize) -> impl Iterator<Item = u16> + 'd {
+pub fn audience<'d>(present: &'d [Word], shown: &'d [Word], count: usize) -> impl Iterator<Item = ClientNo> + 'd {
     let present = used(present, count);
     // The word of `shown` and its value, the next word of `present`, and the bits of its predecessor that are left.
     let (mut column, mut mask, mut next, mut left) = (0, 0, usize::MAX, 0);
@@ -37,12 +59,12 @@ pub fn audience<'d>(present: &'d [Word], shown: &'d [Word], count: usize) -> imp
         left &= left - 1;
         Some((next - shown.len()) * 64 + bit)
     });
-    bits.filter(move |&bit| bit < count).map(|bit| bit as u16)
+    bits.filter(move |&bit| bit < count).filter_map(ClientNo::at)
 }
 
 /// Returns the numbers of the set bits below `count`, in ascending order. Reads a word when the iterator reaches it, and
 /// possibly the words that follow.
-pub fn bits(words: &[Word], count: usize) -> impl Iterator<Item = u16> + '_ {
+pub fn bits(words: &[Word], count: usize) -> impl Iterator<Item = ClientNo> + '_ {
     const LINE: usize = 8;
     let words = used(words, count);
     // The next word, and the bits of its predecessor that are left.
@@ -63,7 +85,7 @@ pub fn bits(words: &[Word], count: usize) -> impl Iterator<Item = u16> + '_ {
         left &= left - 1;
         Some((next - 1) * 64 + bit)
     });
-    bits.filter(move |&bit| bit < count).map(|bit| bit as u16)
+    bits.filter(move |&bit| bit < count).filter_map(ClientNo::at)
 }
 
 /// Returns the words that contain bits below `count`.
@@ -90,7 +112,7 @@ mod tests {
                 words[usize::from(*bit) / 64].set_bits(1 << (bit % 64));
             }
             expected.retain(|bit| usize::from(*bit) < count);
-            prop_assert_eq!(bits(&words, count).collect::<Vec<_>>(), Vec::from_iter(expected));
+            prop_assert_eq!(bits(&words, count).map(ClientNo::get).collect::<Vec<_>>(), Vec::from_iter(expected));
         }
     }
 }

@@ -116,8 +116,9 @@ impl ListEntry {
 mod tests {
     use super::*;
     use crate::directory::Geometry;
+    use crate::number::ClientNo;
     use crate::raw::View;
-    use crate::word::OwnerKind;
+
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     const FOREVER: LifeWord = LifeWord::FOREVER;
@@ -137,13 +138,13 @@ mod tests {
     fn change(lives: [LifeWord; 2], killed: Option<bool>) -> LifeWord {
         let d = directory();
         let name = &d.names[3];
-        let owner = |catalogue| OwnerWord::after(OwnerWord(name.owner_word.peek()), OwnerKind::Live, catalogue, 0).0;
-        name.owner_word.set(owner(1));
+        let owner = |catalogue| OwnerWord(name.owner_word.peek()).then_live(catalogue, 0).0;
+        name.owner_word.set(owner(ClientNo::new(1)));
         name.life.set(lives[0].0);
-        let after = OwnerWord(owner(2));
+        let after = OwnerWord(owner(ClientNo::new(2)));
         let step = |stores: bool| {
             if stores {
-                name.owner_word.set(owner(2));
+                name.owner_word.set(owner(ClientNo::new(2)));
             }
             assert!(killed.is_none(), "killed");
         };
@@ -170,9 +171,9 @@ mod tests {
     fn a_record_has_no_effect_after_a_build_that_does_not_know_it() {
         let d = directory();
         let name = &d.names[3];
-        let owner = |catalogue| OwnerWord::after(OwnerWord(name.owner_word.peek()), OwnerKind::Live, catalogue, 0);
-        name.owner_word.set(owner(1).0);
-        let after = owner(2);
+        let owner = |catalogue| OwnerWord(name.owner_word.peek()).then_live(catalogue, 0);
+        name.owner_word.set(owner(ClientNo::new(1)).0);
+        let after = owner(ClientNo::new(2));
         let kill = || {
             let killed = AssertUnwindSafe(|| d.change_owner(3, after, [FOREVER, EPHEMERAL], || panic!("killed")));
             assert!(catch_unwind(killed).is_err());
@@ -186,7 +187,7 @@ mod tests {
         kill();
         // The older build gives the name to another owner, for ever.
         name.life.set(FOREVER.0);
-        name.owner_word.set(owner(3).0);
+        name.owner_word.set(owner(ClientNo::new(3)).0);
         d.settle_lives();
         assert_eq!(LifeWord(name.life.peek()), FOREVER);
     }

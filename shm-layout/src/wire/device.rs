@@ -1,6 +1,7 @@
 //! Messages about device memory.
 
 use crate::device::Uuid;
+use crate::number::ClientNo;
 use serde::{Deserialize, Serialize};
 
 /// The allocator of device memory. The names are RMM's.
@@ -79,8 +80,8 @@ pub struct DeviceOffer {
 /// The id of one lending of one segment of device memory. No two lendings ever have the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LendingId {
-    /// The owner's catalogue number.
-    pub catalogue: u16,
+    /// The owner.
+    pub owner: ClientNo,
     /// The segment, by the number of its first slot.
     pub base: u32,
     /// Start of the lending, in nanoseconds of `CLOCK_BOOTTIME`. The segment's entry in the

@@ -2,6 +2,7 @@
 //! values. Any user may request the metrics of its own accounts.
 
 use super::{Health, NamespaceUse, Policy, Stat};
+use crate::number::{ClientNo, CursorNo};
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of clients in one response, so that it fits into a packet.
@@ -39,7 +40,7 @@ pub enum View {
         /// The namespace.
         namespace: String,
         /// First catalogue number to show.
-        from: u16,
+        from: ClientNo,
     },
     /// Names and lists of a namespace. Response: [`Shown::Names`].
     Names {
@@ -53,7 +54,7 @@ pub enum View {
         /// The namespace.
         namespace: String,
         /// First holder's number.
-        from: u16,
+        from: ClientNo,
     },
     /// Streams of a namespace. Response: [`Shown::Streams`].
     Streams {
@@ -80,7 +81,7 @@ pub enum Shown {
         /// The clients.
         clients: Vec<ClientShown>,
         /// The next number.
-        next: Option<u16>,
+        next: Option<ClientNo>,
     },
     /// Names and lists.
     Names {
@@ -94,7 +95,7 @@ pub enum Shown {
         /// The leases.
         leases: Vec<LeaseShown>,
         /// The next holder.
-        next: Option<u16>,
+        next: Option<ClientNo>,
         /// Whether the response omits leases of one client.
         truncated: bool,
     },
@@ -118,7 +119,7 @@ pub enum Shown {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientShown {
     /// The client's catalogue number.
-    pub number: u16,
+    pub number: ClientNo,
     /// The epoch of the client's catalogue number.
     pub epoch: u32,
     /// The pid of the client's process.
@@ -156,7 +157,7 @@ pub enum Holds {
     /// A value.
     Value {
         /// Number of the owner.
-        client: u16,
+        client: ClientNo,
         /// The word of a lease on the value: owner, slot and the low bits of the generation.
         lease: u64,
         /// The packed element type. `None` for a dataset, or for a value whose record the daemon does not read.
@@ -178,7 +179,7 @@ pub enum Holds {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseShown {
     /// Number of the holder.
-    pub holder: u16,
+    pub holder: ClientNo,
     /// The word of the lease.
     pub lease: u64,
     /// Number of leases.
@@ -195,7 +196,7 @@ pub struct StreamShown {
     /// The stream's id.
     pub id: u64,
     /// Catalogue number of the stream's producer.
-    pub producer: u16,
+    pub producer: ClientNo,
     /// Number of messages that the stream can hold.
     pub capacity: u32,
     /// The policy when a subscriber lags.
@@ -214,9 +215,9 @@ pub struct StreamShown {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubscriberShown {
     /// The subscriber's catalogue number.
-    pub client: u16,
+    pub client: ClientNo,
     /// The index of the subscriber's cursor.
-    pub cursor: u16,
+    pub cursor: CursorNo,
     /// Messages sent and not received. `None`: the subscriber has not begun.
     pub lag: Option<u64>,
     /// Messages that the subscriber has missed.
@@ -235,7 +236,7 @@ mod tests {
             assert!(bytes <= PACKET_BYTES_MAX, "{bytes}");
         };
         let client = ClientShown {
-            number: u16::MAX,
+            number: ClientNo::MAX,
             epoch: u32::MAX,
             pid: u32::MAX,
             uid: u32::MAX,
@@ -246,9 +247,9 @@ mod tests {
             bytes: u64::MAX,
             segments: u32::MAX,
         };
-        fits(Shown::Clients { clients: vec![client; CLIENTS_SHOWN_MAX], next: Some(u16::MAX) });
+        fits(Shown::Clients { clients: vec![client; CLIENTS_SHOWN_MAX], next: Some(ClientNo::MAX) });
         let holds = Holds::Value {
-            client: u16::MAX,
+            client: ClientNo::MAX,
             lease: u64::MAX,
             dtype: Some(u32::MAX),
             is_dataset: true,
@@ -259,14 +260,15 @@ mod tests {
         };
         let name = NameShown { name: "x".repeat(255), holds };
         fits(Shown::Names { names: vec![name; NAMES_SHOWN_MAX], next: Some(u32::MAX) });
-        let lease = LeaseShown { holder: u16::MAX, lease: u64::MAX, count: u32::MAX };
-        fits(Shown::Leases { leases: vec![lease; LEASES_SHOWN_MAX], next: Some(u16::MAX), truncated: true });
-        let subscriber = SubscriberShown { client: u16::MAX, cursor: u16::MAX, lag: Some(u64::MAX), lost: u64::MAX };
+        let lease = LeaseShown { holder: ClientNo::MAX, lease: u64::MAX, count: u32::MAX };
+        fits(Shown::Leases { leases: vec![lease; LEASES_SHOWN_MAX], next: Some(ClientNo::MAX), truncated: true });
+        let subscriber =
+            SubscriberShown { client: ClientNo::MAX, cursor: CursorNo::MAX, lag: Some(u64::MAX), lost: u64::MAX };
         let stream = StreamShown {
             name: "x".repeat(255),
             index: u32::MAX,
             id: u64::MAX,
-            producer: u16::MAX,
+            producer: ClientNo::MAX,
             capacity: u32::MAX,
             policy: Policy::Error,
             sent: u64::MAX,

@@ -1,6 +1,7 @@
 //! The daemon's metrics.
 
 use super::{DeviceUse, Health};
+use crate::number::ClientNo;
 use serde::{Deserialize, Serialize};
 
 /// Metrics of the daemon, over all namespaces.
@@ -120,7 +121,7 @@ pub struct Holder {
     /// The uid of the user to whom the memory is charged.
     pub uid: u32,
     /// The client's number in its namespace; 0 if only a previous daemon knew it.
-    pub client: u16,
+    pub client: ClientNo,
     /// The pid of the process that connected, as the daemon sees it. 0 if only a previous daemon knew
     /// the pid.
     pub pid: u32,

@@ -1,12 +1,12 @@
 //! A lease is taken while the owner overwrites, reclaims and fills anew, and a third party deletes.
 
-use crate::{Bytes, OWNER, RACE, holds, holds_lease, live, reached, refuted, spawn, then};
+use crate::{Bytes, OWNER, RACE, holds, holds_lease, live, reached, refuted, spawn, then_tomb};
 use std::sync::Arc;
 use tensorlend_layout::describe::Model;
 use tensorlend_layout::leases::{LeaseTable, Shard, acquire, release, scan_fence};
 use tensorlend_layout::publish::overwrite;
 use tensorlend_layout::sync::{Ordering, fence};
-use tensorlend_layout::word::{Cell, LeaseWord, OwnerKind, OwnerWord, Word};
+use tensorlend_layout::word::{Cell, LeaseWord, OwnerWord, Word};
 
 /// The steps that a model may leave out. The default leaves out nothing.
 #[derive(Clone, Copy)]
@@ -119,7 +119,7 @@ fn model(steps: Steps) {
     let owner = spawn(move || owner.owner(steps));
     let daemon = steps.deleted.then(|| {
         let w = w.clone();
-        spawn(move || w.owner_word.set(then(live(OWNER, 0), OwnerKind::Tomb, 0, 0)))
+        spawn(move || w.owner_word.set(then_tomb(live(OWNER, 0))))
     });
     reader(&w, entry, steps);
     owner.join().unwrap();

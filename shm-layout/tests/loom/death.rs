@@ -1,13 +1,13 @@
 //! A client ends: its last announcements, its leases, and its memory.
 
-use crate::{Bytes, OWNER, RACE, holds, holds_lease, live, reached, refuted, spawn, then};
+use crate::{Bytes, OWNER, RACE, holds, holds_lease, live, reached, refuted, spawn, then_tomb};
 use std::sync::Arc;
 use tensorlend_layout::describe::Model;
 use tensorlend_layout::directory::{MemberEntry, NameEntry};
 use tensorlend_layout::leases::{LeaseTable, Shard, acquire, release, reuse_fence, scan_fence};
 use tensorlend_layout::publish::overwrite;
 use tensorlend_layout::sync::{Ordering, fence};
-use tensorlend_layout::word::{Absorbed, Cell, Member, MemberState, OwnerKind, Word};
+use tensorlend_layout::word::{Absorbed, Cell, Member, MemberState, Word};
 
 #[derive(Clone, Copy, PartialEq)]
 enum Frees {
@@ -54,12 +54,12 @@ fn frozen(frees: Frees, owner_word_again: bool) {
             if frees != Frees::AtOnce && w.quiescent.read() == 0 {
                 return;
             }
-            w.owner_word.set(then(live(OWNER, 0), OwnerKind::Tomb, 0, 0));
+            w.owner_word.set(then_tomb(live(OWNER, 0)));
             if frees != Frees::Unfenced {
                 scan_fence();
             }
             let mut leased = false;
-            w.leases.scan(|lease| leased |= lease.catalogue() == OWNER && lease.slot() < 2);
+            w.leases.scan(|lease| leased |= lease.owner() == OWNER && lease.slot() < 2);
             if !leased {
                 w.bytes.write(0);
                 w.bytes.write(1);

@@ -1,12 +1,13 @@
 //! A first publication without the daemon: claim, look, announce; the daemon absorbs.
 
-use crate::{OWNER, holds, live, reached, refuted, spawn, then};
+use crate::{OWNER, holds, live, reached, refuted, spawn, then_live};
 use std::sync::Arc;
 use tensorlend_layout::announce::Waiting;
 use tensorlend_layout::catalogue::{Catalogue, RING};
 use tensorlend_layout::describe::Model;
 use tensorlend_layout::directory::{DirectoryHead, MemberEntry, NameEntry, bits};
 use tensorlend_layout::leases::acquire;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::sync::{Ordering, fence};
 use tensorlend_layout::word::{Absorbed, Cell, MemberState, OwnerKind, OwnerWord, Word};
 
@@ -47,7 +48,7 @@ impl Client {
         if !owner_word_first {
             self.member.absorbed.set(next);
         }
-        owner_word.set(OwnerWord::after(OwnerWord(owner_word.peek()), OwnerKind::Live, OWNER, cell as u32).0);
+        owner_word.set(OwnerWord(owner_word.peek()).then_live(OWNER, cell as u32).0);
         if owner_word_first {
             self.member.absorbed.set(next);
         }
@@ -87,7 +88,7 @@ fn publish(me: &Client, other: &Client, name: &NameEntry, how: Claim) -> bool {
 /// The daemon binds the name for a third client that asked for it; true if it did.
 fn bind(client: &Client, name: &NameEntry, how: Claim) -> bool {
     if how != Claim::Ignored {
-        name.owner_word.set(then(0, OwnerKind::Reserved, 0, 0));
+        name.owner_word.set(OwnerWord(0).then_reserved().0);
         fence(Ordering::SeqCst);
         if client.catalogue.claim.read() == NAME {
             // Put off to the next turn of the daemon's loop.
@@ -98,7 +99,7 @@ fn bind(client: &Client, name: &NameEntry, how: Claim) -> bool {
         // Absorbed first; the request is then a takeover.
         return false;
     }
-    name.owner_word.set(then(then(0, OwnerKind::Reserved, 0, 0), OwnerKind::Live, 3, 0));
+    name.owner_word.set(then_live(OwnerWord(0).then_reserved().0, ClientNo::new(3), 0));
     true
 }
 
@@ -378,7 +379,7 @@ fn life(how: Miss, gets: usize) {
         let w = w.clone();
         spawn(move || {
             w.client.absorb(&w.name.owner_word, true);
-            w.name.owner_word.set(then(live(OWNER, 0), OwnerKind::Live, 2, 2));
+            w.name.owner_word.set(then_live(live(OWNER, 0), ClientNo::new(2), 2));
             // The former owner learns that cell 0 is free, and binds it to another name.
             w.cell.set(9);
         })

@@ -5,12 +5,13 @@ use loom::thread::JoinHandle;
 use std::sync::Arc;
 use tensorlend_layout::describe::Model;
 use tensorlend_layout::leases::{LeaseTable, Shard, acquire, release, scan_fence};
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::sync::{Ordering, fence};
 use tensorlend_layout::word::{Cell, LeaseWord, Word};
 
 const FIRST: Cell = Cell::new(1, 0);
 const SECOND: Cell = Cell::new(1, 1);
-const OTHER: LeaseWord = Cell::new(9, 3).lease(7);
+const OTHER: LeaseWord = Cell::new(9, 3).lease(ClientNo::new(7));
 
 struct World {
     cell: Word,

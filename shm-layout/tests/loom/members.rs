@@ -6,10 +6,11 @@ use std::sync::Arc;
 use tensorlend_layout::describe::Model;
 use tensorlend_layout::directory::{DirectoryHead, MemberEntry, audience, audience_bit, bits};
 use tensorlend_layout::leases::{LeaseTable, Shard, acquire, release, scan_fence};
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::publish::overwrite;
 use tensorlend_layout::word::{Cell, Member, MemberState, Word};
 
-const NEWCOMER: u16 = 2;
+const NEWCOMER: ClientNo = ClientNo::new(2);
 
 struct World {
     head: DirectoryHead,
@@ -27,7 +28,7 @@ struct World {
 
 impl World {
     /// Whether a member that counts holds a lease of the value.
-    fn somebody_holds(&self, cell: Cell, listed: impl Iterator<Item = u16>) -> bool {
+    fn somebody_holds(&self, cell: Cell, listed: impl Iterator<Item = ClientNo>) -> bool {
         let mut held = false;
         for catalogue in listed {
             assert_eq!(catalogue, NEWCOMER);
@@ -51,7 +52,7 @@ impl Told {
         match self {
             Self::Joined => {
                 w.member.member.set(Member::new(MemberState::Open, 1, 5).0);
-                w.head.present[0].set_bits(1 << NEWCOMER);
+                w.head.present[0].set_bits(1 << NEWCOMER.get());
             }
             Self::Shown => {
                 let (word, bit) = audience_bit(NEWCOMER);
@@ -61,7 +62,7 @@ impl Told {
     }
 
     /// The members that the owner scans.
-    fn listed(self, w: &World) -> Vec<u16> {
+    fn listed(self, w: &World) -> Vec<ClientNo> {
         match self {
             Self::Joined => bits(&w.head.present, 64).collect(),
             Self::Shown => audience(&w.head.present, &w.owner.audience, 64).collect(),

@@ -1,11 +1,12 @@
 //! Look-ups while entries change owner, are given to other names, and move to a larger table.
 
-use crate::{Bytes, OWNER, holds, holds_lease, live, reached, refuted, spawn, then};
+use crate::{Bytes, OWNER, holds, holds_lease, live, reached, refuted, spawn, then_live, then_tomb};
 use std::sync::Arc;
 use tensorlend_layout::describe::Model;
 use tensorlend_layout::directory::{FoundName, LongName, NameEntry, Replaced, begin_table_in, find_in, key_word};
 use tensorlend_layout::leases::{LeaseTable, Shard, acquire, release, scan_fence};
-use tensorlend_layout::word::{Cell, OwnerKind, OwnerWord, PlaceWord, TableWord, Word};
+use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::word::{Cell, OwnerWord, PlaceWord, TableWord, Word};
 
 /// All keys of a model have this hash: only their bytes tell them apart.
 const HASH: u64 = 0;
@@ -67,9 +68,14 @@ impl World {
         })
     }
 
-    fn move_owner_word(&self, entry: usize, kind: OwnerKind, catalogue: u16, cell: u32) {
+    fn name_moves(&self, entry: usize, owner: ClientNo, cell: u32) {
         let owner_word = &self.names[entry].owner_word;
-        owner_word.set(then(owner_word.peek(), kind, catalogue, cell));
+        owner_word.set(then_live(owner_word.peek(), owner, cell));
+    }
+
+    fn name_ends(&self, entry: usize) {
+        let owner_word = &self.names[entry].owner_word;
+        owner_word.set(then_tomb(owner_word.peek()));
     }
 }
 
@@ -90,7 +96,7 @@ fn reused(how: Reuse, key: &'static [u8], wrong: Cell) {
         spawn(move || {
             let entry = &w.names[1];
             if how != Reuse::NoTomb {
-                w.move_owner_word(1, OwnerKind::Tomb, 0, 0);
+                w.name_ends(1);
             }
             if matches!(how, Reuse::NoTomb | Reuse::NoFence) {
                 entry.name[0].put(key_word(b"b"));
@@ -101,7 +107,7 @@ fn reused(how: Reuse, key: &'static [u8], wrong: Cell) {
             if how == Reuse::NoVersion {
                 entry.owner_word.set(live(OWNER, 0));
             } else {
-                w.move_owner_word(1, OwnerKind::Live, OWNER, 0);
+                w.name_moves(1, OWNER, 0);
             }
         })
     };
@@ -140,7 +146,7 @@ fn listed(again: bool) {
     let w = World::new(0, b"a");
     let daemon = {
         let w = w.clone();
-        spawn(move || w.move_owner_word(1, OwnerKind::Live, 2, 2))
+        spawn(move || w.name_moves(1, ClientNo::new(2), 2))
     };
     reached();
     let copy = |entry: &NameEntry| Some(entry.name[0].peek());
@@ -168,13 +174,13 @@ fn block_reused(clears: bool) {
     let daemon = {
         let (w, bound) = (w.clone(), bound.clone());
         spawn(move || {
-            w.move_owner_word(1, OwnerKind::Tomb, 0, 0);
+            w.name_ends(1);
             if clears {
                 w.names[1].clear_key();
             }
             w.names[2].set_key(HASH, b"headhead.b", 0, &w.long_names);
             w.lead(1, 2);
-            w.move_owner_word(2, OwnerKind::Live, OWNER, 1);
+            w.name_moves(2, OWNER, 1);
             bound.set(1);
         })
     };
@@ -202,8 +208,8 @@ fn taken_over(find: fn(&World) -> bool) {
     let daemon = {
         let w = w.clone();
         spawn(move || {
-            w.move_owner_word(1, OwnerKind::Live, 2, 5);
-            w.move_owner_word(1, OwnerKind::Live, OWNER, 0);
+            w.name_moves(1, ClientNo::new(2), 5);
+            w.name_moves(1, OWNER, 0);
         })
     };
     reached();
@@ -229,13 +235,13 @@ fn bound_again(frees_early: bool) {
     // The name stands in the second place, behind another one.
     w.names[2].set_key(HASH, b"a", 0, &w.long_names);
     w.lead(1, 2);
-    w.move_owner_word(2, OwnerKind::Live, OWNER, 0);
+    w.name_moves(2, OWNER, 0);
     let daemon = {
         let w = w.clone();
         spawn(move || {
-            w.move_owner_word(1, OwnerKind::Tomb, 0, 0);
+            w.name_ends(1);
             w.places[0].set(if frees_early { PlaceWord::FREE.0 } else { PlaceWord::PASSED.0 });
-            w.move_owner_word(2, OwnerKind::Live, 2, 5);
+            w.name_moves(2, ClientNo::new(2), 5);
         })
     };
     reached();
@@ -297,7 +303,7 @@ fn grown(how: Growth, after: After) {
             if after == After::Nothing {
                 return;
             }
-            w.move_owner_word(1, OwnerKind::Tomb, 0, 0);
+            w.name_ends(1);
             w.places[1].set(PlaceWord::PASSED.0);
             if after == After::Deleted {
                 scan_fence();
@@ -307,10 +313,10 @@ fn grown(how: Growth, after: After) {
                 return;
             }
             w.names[1].set_key(HASH, b"b", 0, &w.long_names);
-            w.move_owner_word(1, OwnerKind::Live, 2, 5);
+            w.name_moves(1, ClientNo::new(2), 5);
             w.names[2].set_key(HASH, b"a", 0, &w.long_names);
             w.lead(2, 2);
-            w.move_owner_word(2, OwnerKind::Live, OWNER, 0);
+            w.name_moves(2, OWNER, 0);
             again.set(1);
         })
     };

@@ -1,7 +1,7 @@
 //! A ring between its producer and its subscribers: a subscriber finds the message with the wanted number, and every
 //! sleeping thread is woken.
 
-use crate::{Bytes, OWNER, RACE, holds, holds_lease, live, reached, refuted, spawn, then};
+use crate::{Bytes, OWNER, RACE, holds, holds_lease, live, reached, refuted, spawn, then_live, then_tomb};
 use loom::sync::atomic::{Ordering, fence};
 use std::sync::Arc;
 use tensorlend_layout::describe::Model;
@@ -9,7 +9,7 @@ use tensorlend_layout::directory::StreamEntry;
 use tensorlend_layout::leases::{LeaseTable, Shard, acquire, release, scan_fence};
 use tensorlend_layout::stream::{Found, HeaderSummary, Ring, RingEntry, StreamRing};
 use tensorlend_layout::wake::news_fence;
-use tensorlend_layout::word::{Cell, LeaseWord, OwnerKind, Word};
+use tensorlend_layout::word::{Cell, LeaseWord, Word};
 
 pub struct World {
     pub head: StreamRing,
@@ -330,7 +330,7 @@ fn deleted(how: Borrow) {
     let producer = {
         let w = w.clone();
         spawn(move || {
-            w.owner_word.set(then(owner_word, OwnerKind::Tomb, OWNER, 0));
+            w.owner_word.set(then_tomb(owner_word));
             for number in 0..2 {
                 scan_fence();
                 if !w.leases.cursors[0].keeps(STREAM, 2) && !holds_lease(&w.leases, message(number)) {
@@ -372,10 +372,10 @@ fn segment_leased(by_owner_word: bool) {
     let daemon = {
         let w = w.clone();
         spawn(move || {
-            w.owner_word.set(then(owner_word, OwnerKind::Tomb, OWNER, 0));
+            w.owner_word.set(then_tomb(owner_word));
             scan_fence();
             let mut leased = false;
-            w.leases.scan(|lease| leased |= lease.catalogue() == OWNER);
+            w.leases.scan(|lease| leased |= lease.owner() == OWNER);
             if !leased {
                 w.bytes.write(1);
             }
@@ -415,7 +415,7 @@ fn opened_again(by_id: bool) {
         spawn(move || {
             w.stream.id.set(0);
             w.stream.id.set(STREAM + 1);
-            w.owner_word.set(then(owner_word, OwnerKind::Live, OWNER, 0));
+            w.owner_word.set(then_live(owner_word, OWNER, 0));
         })
     };
     let producer = {

@@ -1,13 +1,14 @@
 //! A name changes owner through the daemon while the former owner's threads overwrite it.
 
-use crate::{Bytes, OWNER, RACE, holds, holds_lease, live, reached, refuted, spawn, then};
+use crate::{Bytes, OWNER, RACE, holds, holds_lease, live, reached, refuted, spawn, then_live, then_tomb};
 use std::sync::Arc;
 use tensorlend_layout::describe::Model;
 use tensorlend_layout::leases::{LeaseTable, Shard, acquire, release, scan_fence};
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::publish::{change_owner, is_lasting, overwrite};
-use tensorlend_layout::word::{Cell, LifeWord, OwnerKind, OwnerWord, Word};
+use tensorlend_layout::word::{Cell, LifeWord, OwnerWord, Word};
 
-const RIVAL: u16 = 2;
+const RIVAL: ClientNo = ClientNo::new(2);
 /// The rival's value.
 const TAKEN: Cell = Cell::new(70, 0);
 
@@ -32,7 +33,7 @@ impl World {
     }
 
     fn cell(&self, owner_word: OwnerWord) -> &Word {
-        if owner_word.catalogue() == RIVAL { &self.rival } else { &self.cells[owner_word.cell() as usize] }
+        if owner_word.owner() == RIVAL { &self.rival } else { &self.cells[owner_word.cell() as usize] }
     }
 
     /// The latest value, leased and read; `None` if something moved.
@@ -42,8 +43,8 @@ impl World {
         let cell = Cell(word.read());
         let entry = Shard::new(&self.leases, 0).free_entry().unwrap();
         let route = [(&self.owner_word, owner_word.0), (word, cell.0)];
-        (cell.is_value() && acquire(entry, cell.lease(owner_word.catalogue()), &route)).then(|| {
-            if owner_word.catalogue() == OWNER {
+        (cell.is_value() && acquire(entry, cell.lease(owner_word.owner()), &route)).then(|| {
+            if owner_word.owner() == OWNER {
                 self.bytes.read(cell);
             }
             release(entry);
@@ -73,10 +74,10 @@ fn taken_back(cell: u32) {
     let thread_2 = {
         let w = w.clone();
         spawn(move || {
-            let taken = then(live(OWNER, 0), OwnerKind::Live, RIVAL, 0);
+            let taken = then_live(live(OWNER, 0), RIVAL, 0);
             w.owner_word.set(taken);
             w.cells[cell as usize].swap(Cell::new(3, 2).0);
-            w.owner_word.set(then(taken, OwnerKind::Live, OWNER, cell));
+            w.owner_word.set(then_live(taken, OWNER, cell));
         })
     };
     let early = thread_1.join().unwrap();
@@ -112,7 +113,7 @@ fn housekeeping(owner_word_again: bool) {
     };
     let daemon = {
         let w = w.clone();
-        spawn(move || w.owner_word.set(then(live(OWNER, 0), OwnerKind::Live, RIVAL, 0)))
+        spawn(move || w.owner_word.set(then_live(live(OWNER, 0), RIVAL, 0)))
     };
     let entry = Shard::new(&w.leases, 0).free_entry().unwrap();
     let owner_word = OwnerWord(w.owner_word.read());
@@ -121,8 +122,8 @@ fn housekeeping(owner_word_again: bool) {
     if !cell.is_value() {
         reached();
         assert!(owner_word_again && w.owner_word.read() != owner_word.0, "a name that was never deleted is absent");
-    } else if acquire(entry, cell.lease(owner_word.catalogue()), &[(&w.owner_word, owner_word.0), (word, cell.0)]) {
-        if owner_word.catalogue() == OWNER {
+    } else if acquire(entry, cell.lease(owner_word.owner()), &[(&w.owner_word, owner_word.0), (word, cell.0)]) {
+        if owner_word.owner() == OWNER {
             w.bytes.read(cell);
         }
         release(entry);
@@ -152,7 +153,7 @@ fn a_cell_alone_is_no_route() {
         };
         let daemon = {
             let w = w.clone();
-            spawn(move || w.owner_word.set(then(live(OWNER, 0), OwnerKind::Live, RIVAL, 0)))
+            spawn(move || w.owner_word.set(then_live(live(OWNER, 0), RIVAL, 0)))
         };
         let entry = Shard::new(&w.leases, 0).free_entry().unwrap();
         if w.owner_word.read() == live(OWNER, 0) {
@@ -173,7 +174,7 @@ fn ended(is_lasting: fn(&Word) -> bool) {
     let daemon = {
         let (w, life) = (w.clone(), life.clone());
         spawn(move || {
-            change_owner(&life, LifeWord::FOREVER, || w.owner_word.set(then(live(OWNER, 0), OwnerKind::Tomb, 0, 0)));
+            change_owner(&life, LifeWord::FOREVER, || w.owner_word.set(then_tomb(live(OWNER, 0))));
         })
     };
     if is_lasting(&life) {
@@ -197,7 +198,7 @@ fn timed(change: fn(&Word, &World)) {
         let (w, life) = (w.clone(), life.clone());
         spawn(move || change(&life, &w))
     };
-    if OwnerWord(w.owner_word.read()).catalogue() == RIVAL {
+    if OwnerWord(w.owner_word.read()).owner() == RIVAL {
         reached();
         assert!(!is_lasting(&life), "the owner misses the lifetime");
     }
@@ -208,11 +209,11 @@ fn timed(change: fn(&Word, &World)) {
 fn an_owner_that_sees_its_name_sees_the_lifetime() {
     const LIFE: LifeWord = LifeWord::new(1, false);
     holds("a name is taken for a time", None, || {
-        timed(|life, w| change_owner(life, LIFE, || w.owner_word.set(then(live(OWNER, 0), OwnerKind::Live, RIVAL, 0))));
+        timed(|life, w| change_owner(life, LIFE, || w.owner_word.set(then_live(live(OWNER, 0), RIVAL, 0))));
     });
     refuted("lifetime stored after the owner word", "misses the lifetime", || {
         timed(|life, w| {
-            w.owner_word.set(then(live(OWNER, 0), OwnerKind::Live, RIVAL, 0));
+            w.owner_word.set(then_live(live(OWNER, 0), RIVAL, 0));
             life.set(LIFE.0);
         });
     });

@@ -1,11 +1,12 @@
 //! Nobody is asleep on a value that has been replaced.
 
-use crate::{OWNER, holds, live, reached, refuted, spawn, then};
+use crate::{OWNER, holds, live, reached, refuted, spawn, then_live};
 use std::sync::Arc;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::publish::overwrite;
 use tensorlend_layout::sync::{Ordering, fence};
 use tensorlend_layout::wake::{declare, news_fence, park};
-use tensorlend_layout::word::{Bell, Cell, OwnerKind, Word, parked_bit};
+use tensorlend_layout::word::{Bell, Cell, Word, parked_bit};
 
 struct World {
     owner_word: Word,
@@ -139,7 +140,7 @@ fn moved(fenced: bool) {
     let daemon = {
         let w = w.clone();
         spawn(move || {
-            w.owner_word.set(then(live(OWNER, 0), OwnerKind::Live, 2, 0));
+            w.owner_word.set(then_live(live(OWNER, 0), ClientNo::new(2), 0));
             if fenced {
                 news_fence();
             }
@@ -170,7 +171,7 @@ fn two_sleepers(keeps: bool) {
         let w = w.clone();
         spawn(move || {
             // Waits for another catalogue's news.
-            let mark = parked_bit(OWNER + 1);
+            let mark = parked_bit(ClientNo::new(OWNER.get() + 1));
             assert_ne!(mark, parked_bit(OWNER));
             if keeps {
                 w.parked.set_bits(mark);

@@ -7,6 +7,7 @@ use crate::sim::{File, Sim};
 use crate::steps::hello;
 use std::collections::BTreeSet;
 use tensorlend_layout::name::KeyKind;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::wire::{Hello, Reply, Request, Return};
 use tensorlend_layout::word::{Absorbed, OwnerWord};
 
@@ -73,7 +74,7 @@ impl Sim {
     }
 
     /// Returns true if the owner of this segment, a liar, may have handed another file back in its place.
-    pub fn may_have_lied(&self, (directory, number, _): (File, u16, u32)) -> bool {
+    pub fn may_have_lied(&self, (directory, number, _): (File, ClientNo, u32)) -> bool {
         let owner = self.members.get(&(directory, number));
         owner.is_none_or(|&owner| self.actors[owner].honest.is_none())
     }
@@ -149,7 +150,7 @@ impl Sim {
             layout_version,
             layout_hash,
             namespace: seat.welcome.namespace.clone(),
-            catalogue: seat.number(),
+            client: ClientNo::new(seat.number().get()),
             member: seat.welcome.member,
             segments: Some(segments),
             shelved,
@@ -218,7 +219,10 @@ impl Sim {
         for (_, line) in seat.directory.entries() {
             let owner_word = OwnerWord(line.owner_word.read());
             // Those of lists and streams lead to no cell.
-            if owner_word.is_live() && owner_word.catalogue() == seat.number() && KeyKind::of(line).leads_to_cell() {
+            if owner_word.is_live()
+                && owner_word.owner() == ClientNo::new(seat.number().get())
+                && KeyKind::of(line).leads_to_cell()
+            {
                 kept.insert(owner_word.cell());
             }
         }

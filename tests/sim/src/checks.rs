@@ -6,6 +6,7 @@ use tensorlend_daemon::core::settings::RESERVED_SESSIONS;
 use tensorlend_layout::catalogue::{CELL_PARTS, cells_count, cells_first};
 use tensorlend_layout::directory::{Directory, NameEntry};
 use tensorlend_layout::name::{KeyKind, is_item_of};
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::word::{Absorbed, Member, MemberState, OwnerKind, OwnerWord, RangeWord};
 
 /// Time that a daemon waits for clients that still read the previous directory.
@@ -64,9 +65,9 @@ impl Sim {
             }
         }
         let mut open = 0;
-        let present: BTreeSet<u16> = directory.present().collect();
-        let announcers: BTreeSet<u16> = directory.announcers().collect();
-        for (number, entry) in (0u16..).zip(directory.members.iter()).skip(1) {
+        let present: BTreeSet<ClientNo> = directory.present().collect();
+        let announcers: BTreeSet<ClientNo> = directory.announcers().collect();
+        for (number, entry) in directory.numbered_members().skip(1) {
             let member = Member(entry.member.read());
             // A member that has ended, and that may have device memory mapped, or that says that it has children: its leases
             // count until its process exits, and until no process can write its lease table.
@@ -108,7 +109,7 @@ impl Sim {
                 assert!(!self.settings.devices.is_empty(), "a place on a device that is not there");
                 continue;
             }
-            let place = (mem, range.catalogue(), range.base());
+            let place = (mem, range.owner(), range.base());
             assert!(lines.insert(place), "{place:?} stands twice");
             let Some(lent) = self.lent.get(&place) else {
                 panic!("{place:?} stands in the directory and was never lent");
@@ -129,7 +130,7 @@ impl Sim {
         for place in gone {
             self.taken(place);
         }
-        let mut end = (0, 0);
+        let mut end = (ClientNo::default(), 0);
         for (mem, number, base) in lines {
             assert!(end.0 != number || end.1 <= base, "ranges of member {number} overlap");
             end = (number, base + (1 << self.lent[&(mem, number, base)].slots_log2));
@@ -137,7 +138,7 @@ impl Sim {
     }
 
     /// The directory no longer lists a segment.
-    pub fn taken(&mut self, place: (File, u16, u32)) {
+    pub fn taken(&mut self, place: (File, ClientNo, u32)) {
         let lent = self.lent.remove(&place).expect("the caller found it");
         self.done.segments_freed += 1;
         // If nobody preserved the segment, its readers keep the old memory.
@@ -186,11 +187,11 @@ impl Sim {
             );
             let orphaned = is_item_of_no_list(directory, entry);
             assert!(!orphaned || self.core.chores_left() > 0, "entry {number} is an item of no list");
-            if owner_word.is_live() && owner_word.catalogue() != 0 {
+            if owner_word.is_live() && owner_word.owner() != ClientNo::new(0) {
                 assert!(
-                    directory.present().any(|n| n == owner_word.catalogue()),
+                    directory.present().any(|n| n == owner_word.owner()),
                     "{key:?} leads to member {}, of whom nothing is left",
-                    owner_word.catalogue()
+                    owner_word.owner()
                 );
                 assert!((owner_word.cell() as usize) < cells_first(CELL_PARTS - 1) + cells_count(CELL_PARTS - 1));
             }
@@ -213,7 +214,7 @@ impl Sim {
                 let owner_word = OwnerWord(line.owner_word.read());
                 let moved = OwnerWord(now.names[entry as usize].owner_word.read());
                 // Names of ended clients may end, and their cells show that too.
-                let owner = Member(now.members[usize::from(owner_word.catalogue())].member.read());
+                let owner = Member(now.members[usize::from(owner_word.owner())].member.read());
                 // A stream whose ring its daemon did not live to keep is nobody's.
                 let plain = KeyKind::of(line).leads_to_cell();
                 // The daemon ends the items of a deleted list in slices, and the next daemon ends the rest.

@@ -3,6 +3,7 @@
 use crate::sim::{File, SEGMENT, Sim};
 use tensorlend_layout::directory::NameEntry;
 use tensorlend_layout::name::{KeyKind, parse};
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::wire::{Hello, Refusal, Reply, Request};
 use tensorlend_layout::word::OwnerWord;
 
@@ -133,7 +134,11 @@ impl Sim {
     fn reads_files(&mut self, actor: usize) {
         let seat = self.actors[actor].seat.clone().expect("the caller has looked");
         for (catalogue, slot) in self.in_files(&seat) {
-            let reply = self.ask_plainly(actor, &Request::SegmentOf { catalogue, slot }, "a segment in a file");
+            let reply = self.ask_plainly(
+                actor,
+                &Request::SegmentOf { owner: ClientNo::new(catalogue.get()), slot },
+                "a segment in a file",
+            );
             // Reading a segment back may spill the next one, and unused segments are freed in the meantime.
             let told =
                 matches!(reply, Reply::Segment { .. } | Reply::Refused(Refusal::Limit { .. } | Refusal::NotFound(_)));

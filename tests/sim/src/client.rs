@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use tensorlend_daemon::core::Lending;
 use tensorlend_layout::catalogue::{Catalogue, CellRecord, FIRST_CELLS, SlotRecord};
 use tensorlend_layout::leases::LeaseTable;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::stream::{Ring, RingEntry, StreamRing};
 use tensorlend_layout::wire::{QueueClaim, QueueReply, Refusal, Reply, Request};
@@ -29,7 +30,7 @@ pub enum Asked {
     },
     /// A segment of this member, in this life of it.
     Shown {
-        catalogue: u16,
+        catalogue: ClientNo,
         member: u64,
     },
     Tidy {
@@ -84,7 +85,7 @@ pub struct HeldSlot {
     pub segment: File,
     /// The slot's index in the segment.
     pub at: u32,
-    pub place: (File, u16, u32),
+    pub place: (File, ClientNo, u32),
     /// The slot's contents; `None`: unknown, since a liar wrote them.
     pub fill: Option<u64>,
 }
@@ -109,7 +110,7 @@ pub enum Route {
 #[derive(Clone, Debug)]
 pub struct Getting {
     pub entry: usize,
-    pub catalogue: u16,
+    pub catalogue: ClientNo,
     pub value: Cell,
     pub route: Route,
 }
@@ -155,7 +156,7 @@ pub struct Honest {
     pub chains: BTreeMap<u32, u32>,
     pub retired: Vec<Cell>,
     /// The members of which it has a segment mapped, and in which life.
-    pub shown: BTreeMap<u16, u64>,
+    pub shown: BTreeMap<ClientNo, u64>,
     pub held: Vec<Held>,
     pub getting: Option<Getting>,
     pub claiming: Option<Claim>,

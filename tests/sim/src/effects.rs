@@ -6,6 +6,7 @@ use crate::sim::{File, Kind, Lent, Mem, Order, Seat, Sim};
 use tensorlend_daemon::core::{ConnId, Effect, Event, Lending, MemId};
 use tensorlend_layout::directory::{Directory, audience_bit};
 use tensorlend_layout::header::Magic;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::{Allocator, Export, Refusal, Reply, Request, ValueAt};
 use tensorlend_layout::word::{Member, OwnerWord, Word};
@@ -287,7 +288,7 @@ impl Sim {
     /// As if no owner's audience had this client in it yet: it is listed when it is shown something more.
     fn unlist_reader(&self, actor: usize) {
         let seat = self.actors[actor].seat.as_ref().expect("who is shown something has joined");
-        let (word, bit) = audience_bit(seat.number());
+        let (word, bit) = audience_bit(ClientNo::new(seat.number().get()));
         for owner in self.directories[&seat.directory_file].members.iter() {
             owner.audience[word].clear_bits(bit);
         }
@@ -299,16 +300,16 @@ impl Sim {
         if let Some(seat) = &self.actors[actor].seat {
             assert_eq!(hows, [Lending::Read, Lending::Wakeup], "it has the others already");
             let before = &seat.welcome;
-            assert_eq!((seat.directory_file, before.catalogue), (lend[0].0, welcome.catalogue), "its own session");
+            assert_eq!((seat.directory_file, before.client), (lend[0].0, welcome.client), "its own session");
             assert_eq!(welcome.member, before.member, "its own session");
             return;
         }
         assert_eq!(hows, [Lending::Read, Lending::Write, Lending::Write, Lending::Wakeup]);
         let view = |file: File| self.memory[&file].view.clone().expect("a sheet");
         let directory = Directory::new(&view(lend[0].0)).expect("a directory's tables lie inside it");
-        let entry = &directory.members[usize::from(welcome.catalogue)];
+        let entry = &directory.members[usize::from(welcome.client)];
         assert_eq!(entry.member.read(), welcome.member, "a newcomer is in the directory before it is answered");
-        assert!(directory.present().all(|n| n != welcome.catalogue), "owners do not look for its leases yet");
+        assert!(directory.present().all(|n| n != welcome.client), "owners do not look for its leases yet");
         let seat = Seat {
             welcome: welcome.clone(),
             directory_file: lend[0].0,
@@ -359,8 +360,7 @@ impl Sim {
         assert!(values.len() <= names.len() && values.is_empty() == names.is_empty());
         for (name, value) in names.iter().zip(values) {
             let owner_word = OwnerWord(name.owner_word);
-            let owner =
-                self.members.get(&(seat.directory_file, owner_word.catalogue())).map(|&owner| &self.actors[owner]);
+            let owner = self.members.get(&(seat.directory_file, owner_word.owner())).map(|&owner| &self.actors[owner]);
             let Some(owner) = owner.filter(|owner| owner.honest.is_some()).and_then(|owner| owner.seat.as_ref()) else {
                 continue;
             };
@@ -388,7 +388,7 @@ impl Sim {
         memory.lent_in = Some(here);
         if how == Lending::Device {
             assert_eq!(memory.kind, Kind::Device, "{file:?} is lent as a device's");
-            let own = matches!(reply, Reply::DeviceSegment(it) if it.lending.catalogue == seat_number);
+            let own = matches!(reply, Reply::DeviceSegment(it) if it.lending.owner == ClientNo::new(seat_number.get()));
             assert!(!own || memory.lent_to.is_none_or(|before| before == uid), "{file:?} goes from one uid to another");
             memory.lent_to = memory.lent_to.or(own.then_some(uid));
             self.done.on_device += 1;

@@ -4,6 +4,7 @@
 use crate::sim::{DEVICE, File, Packet, SEGMENT, Sim};
 use crate::steps::{a_collection, a_name, hello};
 use tensorlend_layout::Uuid;
+use tensorlend_layout::number::{ClientNo, CursorNo};
 use tensorlend_layout::wire::{Hello, LendingId, NameAt, Policy, QueueClaim, QueueItem, Request, Return, encode};
 use tensorlend_layout::word::{Cell, OwnerWord, RangeWord, SLOT_NONE, Word};
 
@@ -74,8 +75,11 @@ impl Sim {
         }
         let it = &self.actors[actor];
         let Some(seat) = it.seat.as_ref().filter(|_| it.connected && it.read && it.outbox.is_empty()) else { return };
-        let mut back =
-            Return { namespace: seat.welcome.namespace.clone(), catalogue: seat.number(), ..self.any_return(0, 0) };
+        let mut back = Return {
+            namespace: seat.welcome.namespace.clone(),
+            client: ClientNo::new(seat.number().get()),
+            ..self.any_return(ClientNo::new(0), 0)
+        };
         let seat = self.actors[actor].seat.as_ref().expect("seen above");
         back.member = seat.welcome.member;
         (back.segments, back.cells) = (self.rng.chance(30).then(Vec::new), u8::MAX);
@@ -106,7 +110,7 @@ impl Sim {
     }
 
     fn any_request(&mut self) -> Request {
-        let catalogue = self.rng.below(10) as u16;
+        let catalogue = ClientNo::low(self.rng.below(10));
         let cell = self.rng.pick(&[0, 1, 2, 3, 5000, u32::MAX]);
         let slot = self.rng.pick(&[0, 1, 2, 4, 8, SLOT_NONE, u32::MAX]);
         let (name, to) = (a_name(self.rng.next()), a_name(self.rng.next()));
@@ -122,9 +126,9 @@ impl Sim {
             6..8 if self.disk.settings.is_some() && self.disk.chance(50) => Request::Shelve { base: slot },
             6..8 => Request::ReturnSegment { base: slot },
             8 => Request::GrowCells,
-            9 => Request::SegmentOf { catalogue, slot },
-            10 => Request::CellsOf { catalogue, part: self.rng.pick(&[0, 1, 49, 255]) },
-            11 => Request::LeasesOf { catalogue },
+            9 => Request::SegmentOf { owner: ClientNo::new(catalogue.get()), slot },
+            10 => Request::CellsOf { client: ClientNo::new(catalogue.get()), part: self.rng.pick(&[0, 1, 49, 255]) },
+            11 => Request::LeasesOf { client: ClientNo::new(catalogue.get()) },
             12..16 => Request::Bind { name, cell },
             16 => Request::Delete { name },
             17 => Request::Tidy { names: vec![(name, cell); self.rng.pick(&[0, 1, 257])] },
@@ -135,10 +139,14 @@ impl Sim {
                 let capacity = self.rng.pick(&[0, 1, 4, 1 << 16, u32::MAX]);
                 Request::StreamOpen { name: list, capacity, policy: Policy::Block }
             }
-            22 if self.rng.chance(50) => Request::SubscribePollable { name: list, cursor },
-            22 => Request::Subscribe { name: list, cursor, wake: self.rng.chance(50) },
-            23 => Request::Unsubscribe { stream, id, cursor },
-            24 => Request::WakeDescriptor { stream, catalogue, cursor },
+            22 if self.rng.chance(50) => Request::SubscribePollable { name: list, cursor: CursorNo::new(cursor) },
+            22 => Request::Subscribe { name: list, cursor: CursorNo::new(cursor), wake: self.rng.chance(50) },
+            23 => Request::Unsubscribe { stream, id, cursor: CursorNo::new(cursor) },
+            24 => Request::WakeDescriptor {
+                stream,
+                subscriber: ClientNo::new(catalogue.get()),
+                cursor: CursorNo::new(cursor),
+            },
             25 => Request::StreamDelete { name: list },
             26 => Request::ListAppend { list, cells: vec![cell; self.rng.pick(&[0, 1, 3, 4097])] },
             27 => Request::ListDelete { list },
@@ -166,7 +174,7 @@ impl Sim {
             }
             3 => {
                 let lending = self.any_lendings()[0];
-                Request::SegmentOf { catalogue: lending.catalogue, slot: lending.base }
+                Request::SegmentOf { owner: lending.owner, slot: lending.base }
             }
             4 => Request::Unmapped { lendings: self.any_lendings() },
             _ => Request::Mapped { lendings: self.any_lendings(), last: self.rng.chance(60) },
@@ -182,12 +190,12 @@ impl Sim {
 
     /// Returns existing lendings of any client, and some that do not exist.
     pub fn any_lendings(&mut self) -> Vec<LendingId> {
-        let mut lendings = vec![LendingId { catalogue: 1, base: 0, since_ns: self.rng.below(3) }];
+        let mut lendings = vec![LendingId { owner: ClientNo::new(1), base: 0, since_ns: self.rng.below(3) }];
         for directory in self.directories.values() {
             for line in directory.segments.iter().filter(|line| line.place.read() != 0) {
                 let range = RangeWord(line.range.read());
-                let (catalogue, base) = (range.catalogue(), range.base());
-                lendings.push(LendingId { catalogue, base, since_ns: line.since_ns.read() });
+                let (catalogue, base) = (range.owner(), range.base());
+                lendings.push(LendingId { owner: catalogue, base, since_ns: line.since_ns.read() });
             }
         }
         let from = self.rng.index(lendings.len());
@@ -195,7 +203,7 @@ impl Sim {
     }
 
     /// Returns a claim of a previous session.
-    fn any_return(&mut self, catalogue: u16, slot: u32) -> Return {
+    fn any_return(&mut self, catalogue: ClientNo, slot: u32) -> Return {
         let Hello { protocol_min, protocol_max, layout_version, layout_hash, .. } = hello();
         Return {
             protocol_min,
@@ -203,7 +211,7 @@ impl Sim {
             layout_version,
             layout_hash,
             namespace: "lab".into(),
-            catalogue,
+            client: ClientNo::new(catalogue.get()),
             member: self.a_member(),
             segments: self.rng.chance(50).then(|| vec![slot; self.rng.pick(&[0, 1, 3, 4096])]),
             shelved: if self.disk.chance(50) { vec![slot; 3] } else { Vec::new() },
@@ -214,7 +222,7 @@ impl Sim {
 
     /// Returns the member word of a live member, or any word.
     fn a_member(&mut self) -> u64 {
-        let member = self.rng.below(10) as u16;
+        let member = ClientNo::low(self.rng.below(10));
         let word = self
             .actors
             .iter()
@@ -264,7 +272,7 @@ impl Sim {
     }
 
     fn a_lie(&mut self, view: &tensorlend_layout::raw::View, at: usize) -> u64 {
-        let catalogue = self.rng.below(9) as u16;
+        let catalogue = ClientNo::low(self.rng.below(9));
         let (generation, slot) = (self.rng.below(4), self.rng.pick(&[0, 1, 2, 3, 4, 8, SLOT_NONE]));
         match self.rng.below(10) {
             0 => self.rng.next(),
@@ -272,8 +280,8 @@ impl Sim {
             2 => view.at::<Word>(at).map_or(0, |word| word.peek().wrapping_add(1)),
             3 => 0,
             // A lease on any client's slot, and on a whole segment.
-            4 | 5 => Cell::new(generation, slot).lease(catalogue).0,
-            6 => tensorlend_layout::word::LeaseWord::of_segment(catalogue, slot).0,
+            4 | 5 => Cell::new(generation, slot).lease(ClientNo::new(catalogue.get())).0,
+            6 => tensorlend_layout::word::LeaseWord::of_segment(ClientNo::new(catalogue.get()), slot).0,
             7 => slot.into(),
             // The hash of a name of this namespace, for a claim or an announcement.
             8 => {

@@ -161,7 +161,7 @@ impl Sim {
                     continue;
                 }
                 // Segments that liars claim to have in a driver's pool end with their daemon.
-                let owner = self.members.get(&(file, owner_word.catalogue())).map(|&owner| &self.actors[owner]);
+                let owner = self.members.get(&(file, owner_word.owner())).map(|&owner| &self.actors[owner]);
                 if self.is_ending(file, line) {
                     continue;
                 }
@@ -192,7 +192,7 @@ impl Sim {
     /// Returns true for an ephemeral name of an ended session. The daemon ends such names in slices, and the next
     /// daemon ends the rest.
     fn is_ending(&self, file: File, line: &NameEntry) -> bool {
-        let owner = self.members.get(&(file, OwnerWord(line.owner_word.read()).catalogue()));
+        let owner = self.members.get(&(file, OwnerWord(line.owner_word.read()).owner()));
         LifeWord(line.life.read()).is_ephemeral() && owner.is_none_or(|&owner| !self.actors[owner].connected)
     }
 
@@ -260,7 +260,7 @@ impl Sim {
             let Label::Directory { namespace, .. } = *label else { continue };
             for line in self.directories[directory].segments.iter() {
                 let range = RangeWord(line.range.read());
-                let (owner, base) = (range.catalogue(), range.base());
+                let (owner, base) = (range.owner(), range.base());
                 let lent =
                     (find(Label::Segment { namespace, owner, base }), find(Label::Slots { namespace, owner, base }));
                 if let (true, (Some(segment), Some(slots))) = (range.is_lent(), lent) {
@@ -278,7 +278,7 @@ impl Sim {
                 panic!("the directory of entry {entry} is lost");
             };
             let now = OwnerWord(directory.names[entry as usize].owner_word.read());
-            let owner = &directory.members[usize::from(OwnerWord(owner_word).catalogue())];
+            let owner = &directory.members[usize::from(OwnerWord(owner_word).owner())];
             let open = tensorlend_layout::word::Member(owner.member.read()).state() != MemberState::Vacant;
             assert_eq!(
                 now.0,

@@ -12,6 +12,7 @@ use tensorlend_daemon::core::{ConnId, Core, Event, Lending, MemId, SheetPlan};
 use tensorlend_layout::Uuid;
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::header::Magic;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::{Allocator, Reply, Request, Welcome, decode};
 
@@ -97,8 +98,8 @@ pub struct Seat {
 }
 
 impl Seat {
-    pub fn number(&self) -> u16 {
-        self.welcome.catalogue
+    pub fn number(&self) -> ClientNo {
+        self.welcome.client
     }
 }
 
@@ -166,9 +167,9 @@ pub struct Sim {
     /// Ended connections whose processes' exit the daemon awaits.
     pub awaited: BTreeSet<ConnId>,
     /// Lent segments, by directory, catalogue and first slot.
-    pub lent: BTreeMap<(File, u16, u32), Lent>,
+    pub lent: BTreeMap<(File, ClientNo, u32), Lent>,
     /// The latest owner of each catalogue number.
-    pub members: BTreeMap<(File, u16), usize>,
+    pub members: BTreeMap<(File, ClientNo), usize>,
     /// Percentage of orders that fail for lack of memory.
     pub poor: u64,
     /// Whether the kernel completes orders at once.

@@ -6,6 +6,7 @@ use tensorlend_layout::announce::Waiting;
 use tensorlend_layout::catalogue::{Catalogue, RING};
 use tensorlend_layout::leases::{self, LeaseTable, Shard, reuse_fence, scan_fence};
 use tensorlend_layout::name::{item_key, list_key, stream_key};
+use tensorlend_layout::number::{ClientNo, CursorNo};
 use tensorlend_layout::publish::overwrite;
 use tensorlend_layout::wake::news_fence;
 use tensorlend_layout::wire::{Allocator, Hello, Policy, Request, encode};
@@ -51,7 +52,7 @@ impl Sim {
         }
         match self.actors[actor].seat.clone() {
             // Until its acknowledgement has arrived, it waits for the response to a ping.
-            Some(seat) if !seat.directory.present().any(|number| number == seat.number()) => {}
+            Some(seat) if !seat.directory.present().any(|number| number == ClientNo::new(seat.number().get())) => {}
             Some(seat) if h.hello_sent && !matches!(h.asked, Some(Asked::Hello)) => {
                 for _ in 0..=self.rng.below(4) {
                     self.honest_step(actor, &mut h, &seat);
@@ -88,7 +89,12 @@ impl Sim {
         if h.asked.is_none()
             && let Some((catalogue, slot)) = self.wants_of_file(h, seat)
         {
-            return self.ask(actor, h, Asked::Other, &Request::SegmentOf { catalogue, slot });
+            return self.ask(
+                actor,
+                h,
+                Asked::Other,
+                &Request::SegmentOf { owner: ClientNo::new(catalogue.get()), slot },
+            );
         }
         if h.asked.is_none() && self.queues.are_next() {
             return self.queue_step(actor, h, seat);
@@ -222,7 +228,7 @@ impl Sim {
         let words: &Catalogue = seat.catalogue.at(0).expect("long enough");
         let own = Absorbed(d.members[usize::from(seat.number())].absorbed.read());
         let mut announced = words.ring_head.peek().wrapping_sub(own.index());
-        for number in d.announcers().filter(|&n| n != seat.number()) {
+        for number in d.announcers().filter(|&n| n != ClientNo::new(seat.number().get())) {
             let member = &d.members[usize::from(number)];
             let Some(other) = self.seat_of(seat, number) else { return false };
             let catalogue: &Catalogue = other.catalogue.at(0).expect("long enough");
@@ -243,7 +249,7 @@ impl Sim {
     }
 
     /// Returns the membership of a member of this namespace, live or gone.
-    fn seat_of(&self, seat: &Seat, number: u16) -> Option<&Seat> {
+    fn seat_of(&self, seat: &Seat, number: ClientNo) -> Option<&Seat> {
         let &actor = self.members.get(&(seat.directory_file, number))?;
         self.actors[actor].seat.as_ref()
     }
@@ -275,18 +281,18 @@ impl Sim {
         let member = self.seat_of(seat, catalogue).expect("seen above").welcome.member;
         if catalogue != seat.number() && h.shown.get(&catalogue) != Some(&member) {
             if h.asked.is_none() {
-                let request = Request::SegmentOf { catalogue, slot: value.slot() };
+                let request = Request::SegmentOf { owner: ClientNo::new(catalogue.get()), slot: value.slot() };
                 self.ask(actor, h, Asked::Shown { catalogue, member }, &request);
             }
             return;
         }
         let table: &LeaseTable = seat.leases.at(0).expect("long enough");
         let Some((entry, word)) = Shard::new(table, 0).free_entry_from(0) else { return };
-        leases::store(word, value.lease(catalogue));
+        leases::store(word, value.lease(ClientNo::new(catalogue.get())));
         h.getting = Some(Getting { entry, catalogue, value, route });
     }
 
-    fn look_up(&mut self, seat: &Seat) -> Option<(u16, Cell, Route)> {
+    fn look_up(&mut self, seat: &Seat) -> Option<(ClientNo, Cell, Route)> {
         let d = &seat.directory;
         if self.rng.chance(15) {
             return self.look_up_message(seat);
@@ -301,7 +307,7 @@ impl Sim {
         };
         let hash = d.hash(&key);
         if let Some(found) = d.find(hash, &key).ok()?.filter(|f| f.owner_word.is_live()) {
-            let (number, cell) = (found.owner_word.catalogue(), found.owner_word.cell());
+            let (number, cell) = (found.owner_word.owner(), found.owner_word.cell());
             let owner = self.seat_of(seat, number)?;
             let value = Cell(cell_record(&owner.catalogue, cell)?.cell.read());
             let route = Route::OwnerWord { entry: found.entry, owner_word: found.owner_word.0, cell };
@@ -323,11 +329,11 @@ impl Sim {
         None
     }
 
-    fn look_up_message(&mut self, seat: &Seat) -> Option<(u16, Cell, Route)> {
+    fn look_up_message(&mut self, seat: &Seat) -> Option<(ClientNo, Cell, Route)> {
         let d = &seat.directory;
         let key = stream_key(&a_collection(self.rng.next()));
         let found = d.find(d.hash(&key), &key).ok()?.filter(|f| f.owner_word.is_live())?;
-        let number = found.owner_word.catalogue();
+        let number = found.owner_word.owner();
         let producer = *self.members.get(&(seat.directory_file, number))?;
         let stream = self.actors[producer].honest.as_ref()?.stream.as_ref()?;
         // The ring of this epoch of the stream: the producer has it already, or has died since.
@@ -444,12 +450,12 @@ impl Sim {
             let Some(other) = other else { return };
             let table: &LeaseTable = other.leases.at(0).expect("long enough");
             table.scan(|lease| {
-                if lease.catalogue() == seat.number() {
+                if lease.owner() == ClientNo::new(seat.number().get()) {
                     found.push(lease);
                 }
             });
         }
-        let is_leased = |value: Cell| found.iter().any(|l| *l == value.lease(seat.number()));
+        let is_leased = |value: Cell| found.iter().any(|l| *l == value.lease(ClientNo::new(seat.number().get())));
         let (kept, free): (Vec<Cell>, Vec<Cell>) = h.retired.drain(..).partition(|&value| is_leased(value));
         reuse_fence();
         h.retired = kept;
@@ -481,7 +487,9 @@ impl Sim {
                 own.pending = None;
                 let key = own.key.as_deref().expect("it was announced by name").as_bytes();
                 let found = d.find(d.hash(key), key).ok().flatten().filter(|f| f.owner_word.is_live());
-                let ours = found.filter(|f| (f.owner_word.catalogue(), f.owner_word.cell()) == (seat.number(), cell));
+                let ours = found.filter(|f| {
+                    (f.owner_word.owner(), f.owner_word.cell()) == (ClientNo::new(seat.number().get()), cell)
+                });
                 own.owner_word = ours.map(|f| (f.entry, f.owner_word.0));
             }
         }
@@ -568,7 +576,7 @@ impl Sim {
     }
 
     fn ask_something(&mut self, actor: usize, h: &mut Honest) {
-        let member = self.rng.below(9) as u16;
+        let member = ClientNo::low(self.rng.below(9));
         let (name, to) = (a_name(self.rng.next()), a_name(self.rng.next()));
         let (collection, other) = (a_collection(self.rng.next()), a_collection(self.rng.next()));
         let request = match self.rng.below(24) {
@@ -577,9 +585,9 @@ impl Sim {
             19 | 20 => Request::Unmapped { lendings: self.any_lendings() },
             // This client never maps device memory.
             21 => Request::Mapped { lendings: Vec::new(), last: true },
-            0 => Request::LeasesOf { catalogue: member },
-            1 => Request::CellsOf { catalogue: member, part: 0 },
-            2 => Request::SegmentOf { catalogue: member, slot: self.rng.below(8) as u32 },
+            0 => Request::LeasesOf { client: ClientNo::new(member.get()) },
+            1 => Request::CellsOf { client: ClientNo::new(member.get()), part: 0 },
+            2 => Request::SegmentOf { owner: ClientNo::new(member.get()), slot: self.rng.below(8) as u32 },
             3 if self.rng.chance(50) => Request::GaveUp,
             3 => Request::Stat,
             4 => Request::GrowCells,
@@ -589,11 +597,11 @@ impl Sim {
             9 => Request::ListDelete { list: collection },
             10 => Request::ListRename { from: collection, to: other },
             11 | 12 => {
-                let cursor = self.rng.below(2) as u16;
+                let cursor = CursorNo::low(self.rng.below(2));
                 if self.rng.chance(50) {
-                    Request::SubscribePollable { name: collection, cursor }
+                    Request::SubscribePollable { name: collection, cursor: CursorNo::new(cursor.get()) }
                 } else {
-                    Request::Subscribe { name: collection, cursor, wake: false }
+                    Request::Subscribe { name: collection, cursor: CursorNo::new(cursor.get()), wake: false }
                 }
             }
             _ => Request::Ping,

@@ -13,6 +13,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFla
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use tensorlend_layout::number::{ClientNo, CursorNo};
 use tensorlend_layout::tensor::SlotInfo;
 use tensorlend_layout::wire::Request;
 use tensorlend_os::memfd::Access;
@@ -186,11 +187,15 @@ impl Attacker {
     fn pry(&mut self, namespace: &str) -> Answer {
         let hand = self.hand()?;
         let mut lent = 0;
-        for catalogue in (0..64).filter(|number| *number != hand.welcome.catalogue) {
-            let parts = (0..3).map(|part| Request::CellsOf { catalogue, part });
-            let slots = (0..64).map(|number| Request::SegmentOf { catalogue, slot: number * 64 });
-            let wakes = (0..4).map(|cursor| Request::WakeDescriptor { stream: 0, catalogue, cursor });
-            for request in parts.chain(slots).chain(wakes).chain([Request::LeasesOf { catalogue }]) {
+        for number in (0..64).map(ClientNo::new).filter(|number| *number != hand.welcome.client) {
+            let parts = (0..3).map(|part| Request::CellsOf { client: number, part });
+            let slots = (0..64).map(|at| Request::SegmentOf { owner: number, slot: at * 64 });
+            let wakes = (0..4).map(|cursor| Request::WakeDescriptor {
+                stream: 0,
+                subscriber: number,
+                cursor: CursorNo::new(cursor),
+            });
+            for request in parts.chain(slots).chain(wakes).chain([Request::LeasesOf { client: number }]) {
                 lent += hand.ask(&request)?.1.len();
             }
         }

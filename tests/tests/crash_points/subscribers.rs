@@ -3,6 +3,7 @@
 use crate::Build;
 use std::time::Duration;
 use tensorlend::Policy;
+use tensorlend_layout::number::CursorNo;
 use tensorlend_layout::wire::Request;
 use tensorlend_tests::filled::filled;
 use tensorlend_tests::hand::Hand;
@@ -21,7 +22,7 @@ fn a_producer_does_not_wait_for_a_subscriber_that_a_killed_daemon_has_removed() 
         let mut daemon = Service::start_with(mode, build.0.join("tensorlendd"), Some(plan));
         let (producer, reader) = (daemon.client(), Hand::join(&daemon.socket(), None).unwrap());
         let camera = producer.stream("camera").capacity(1).policy(Policy::Block).open().unwrap();
-        reader.ask(&Request::Subscribe { name: "camera".into(), cursor: 0, wake: false }).unwrap();
+        reader.ask(&Request::Subscribe { name: "camera".into(), cursor: CursorNo::new(0), wake: false }).unwrap();
         camera.send(filled(&producer, 1).unwrap()).unwrap();
         let full = camera.send_timeout(filled(&producer, 2).unwrap(), Duration::from_millis(1)).unwrap_err();
         assert!(full.is_timeout(), "{mode}: the subscriber has taken no message: {full}");

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use tensorlend::DType;
-use tensorlend::observe::{ClientSeen, ClientState, Observation, Origin, StreamSeen, ValueSeen};
+use tensorlend::observe::{ClientNo, ClientSeen, ClientState, Observation, Origin, StreamSeen, ValueSeen};
 
 use crate::commands::ls::owner_of;
 use crate::failure::Failure;
@@ -28,16 +28,16 @@ struct Value<'o> {
     shape: Option<&'o [usize]>,
     nbytes: u64,
     timestamp_ns: u64,
-    owner: u16,
+    owner: ClientNo,
     /// The clients that have leased the value.
-    holders: Vec<u16>,
+    holders: Vec<ClientNo>,
 }
 
 #[derive(Serialize)]
 struct Stream<'o> {
     name: &'o str,
-    producer: u16,
-    subscribers: Vec<u16>,
+    producer: ClientNo,
+    subscribers: Vec<ClientNo>,
 }
 
 #[derive(Serialize)]
@@ -48,7 +48,7 @@ struct List<'o> {
 
 #[derive(Serialize)]
 struct Member<'o> {
-    client: u16,
+    client: ClientNo,
     pid: u32,
     uid: u32,
     label: &'o str,

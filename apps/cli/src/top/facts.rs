@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use tensorlend::observe::{self, ClientSeen, Observation, Sampled, States};
+use tensorlend::observe::{self, ClientNo, ClientSeen, Observation, Sampled, States};
 use tensorlend::{Client, ClientBuilder, Error, Stat};
 
 use crate::member::MemberId;
@@ -43,7 +43,7 @@ pub struct Use {
 
 impl Facts {
     /// Returns the client with the member number `catalogue`.
-    pub fn client(&self, catalogue: u16) -> Option<&ClientSeen> {
+    pub fn client(&self, catalogue: ClientNo) -> Option<&ClientSeen> {
         let at = self.seen.clients.binary_search_by_key(&catalogue, |client| client.catalogue).ok()?;
         self.seen.clients.get(at)
     }
@@ -194,9 +194,15 @@ mod tests {
 
     #[test]
     fn everybody_who_uses_memory_is_told_with_what_they_used() {
-        let client =
-            ClientSeen { catalogue: 2, epoch: 1, pid: 7, bytes: 10, label: "x".into(), ..ClientSeen::default() };
-        let idle = ClientSeen { catalogue: 3, epoch: 1, ..ClientSeen::default() };
+        let client = ClientSeen {
+            catalogue: ClientNo::new(2),
+            epoch: 1,
+            pid: 7,
+            bytes: 10,
+            label: "x".into(),
+            ..ClientSeen::default()
+        };
+        let idle = ClientSeen { catalogue: ClientNo::new(3), epoch: 1, ..ClientSeen::default() };
         let mut seen = Observation { namespace: "lab".into(), clients: vec![client, idle], ..Observation::default() };
         let mut stat = Stat { pool_bytes: 64, pool_bytes_max: 128, ..Stat::default() };
         stat.namespaces =

@@ -1,6 +1,7 @@
 //! The rows of each tab.
 
 use std::time::Duration;
+use tensorlend::observe::ClientNo;
 
 use tensorlend::Policy;
 use tensorlend::observe::{
@@ -57,7 +58,7 @@ pub fn origin_text(origin: &Origin) -> String {
 }
 
 /// Returns the process and the label of a client.
-fn owner_text(facts: &Facts, catalogue: u16) -> String {
+fn owner_text(facts: &Facts, catalogue: ClientNo) -> String {
     match facts.client(catalogue) {
         Some(client) => format!("{} {}", pid_text(client.pid), client.label),
         None => "?".to_owned(),

@@ -1,6 +1,7 @@
 //! Frames of constant samples, on a terminal of 80 columns and 24 lines.
 
 use std::time::Duration;
+use tensorlend::observe::{ClientNo, CursorNo};
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -22,7 +23,7 @@ const MB: u64 = 1 << 20;
 fn value(name: &str, slot: u32, bytes: u64, leases: u64) -> ValueSeen {
     ValueSeen {
         origin: Origin::Name(name.into()),
-        catalogue: 1,
+        catalogue: ClientNo::new(1),
         slot,
         generation: 3,
         bytes,
@@ -36,9 +37,9 @@ fn value(name: &str, slot: u32, bytes: u64, leases: u64) -> ValueSeen {
 
 fn lease(slot: u32, bytes: u64, value: Option<usize>, seconds: u64) -> LeaseSeen {
     LeaseSeen {
-        holder: 2,
+        holder: ClientNo::new(2),
         pid: 200,
-        catalogue: 1,
+        catalogue: ClientNo::new(1),
         slot,
         is_of_segment: false,
         count: 1,
@@ -72,9 +73,9 @@ fn facts() -> Facts {
         bytes_lent: 64 * MB,
         bytes_max: u64::MAX,
         names_live: 3,
-        clients: vec![client(1, 100, "producer"), client(2, 200, "reader")],
+        clients: vec![client(ClientNo::new(1), 100, "producer"), client(ClientNo::new(2), 200, "reader")],
         segments: vec![SegmentSeen {
-            catalogue: 1,
+            catalogue: ClientNo::new(1),
             bytes: 64 * MB,
             slots_max: 256,
             is_mapped: true,
@@ -91,13 +92,18 @@ fn facts() -> Facts {
             name: "frames".into(),
             index: 0,
             id: 9,
-            producer: 1,
+            producer: ClientNo::new(1),
             capacity: 64,
             policy: Policy::Block,
             sent: Some(1234),
             held: 3,
             is_closed: false,
-            subscribers: vec![SubscriberSeen { catalogue: 2, cursor: 0, lag: Some(3), lost: 7 }],
+            subscribers: vec![SubscriberSeen {
+                catalogue: ClientNo::new(2),
+                cursor: CursorNo::new(0),
+                lag: Some(3),
+                lost: 7,
+            }],
         }],
         ..Observation::default()
     };

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::Serialize;
-use tensorlend::observe::ClientSeen;
+use tensorlend::observe::{ClientNo, ClientSeen};
 
 use crate::output::printable;
 use crate::summary::{Summary, now_ns};
@@ -127,7 +127,7 @@ impl Event {
 impl Who {
     /// Returns the client with the member number `catalogue`, or an empty value if there is no such
     /// client.
-    pub fn of(clients: &[ClientSeen], catalogue: u16) -> Self {
+    pub fn of(clients: &[ClientSeen], catalogue: ClientNo) -> Self {
         let client = clients.iter().find(|client| client.catalogue == catalogue);
         client.map_or_else(Self::default, |it| Self { pid: it.pid, uid: it.uid, label: it.label.clone() })
     }

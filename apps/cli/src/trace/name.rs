@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
-use tensorlend::observe::{LeaseSeen, Observation, Origin, ValueSeen};
+use tensorlend::observe::{ClientNo, LeaseSeen, Observation, Origin, ValueSeen};
 use tensorlend::{Client, Error, Info, Version};
 
 use super::Tell;
@@ -72,7 +72,7 @@ fn newer(client: &Client, name: &str, seen: Version) -> Result<Info, Error> {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct SlotId {
     /// The owner's catalogue.
-    catalogue: u16,
+    catalogue: ClientNo,
     slot: u32,
 }
 

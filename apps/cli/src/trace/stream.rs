@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tensorlend::observe::{Observation, Origin, StreamSeen, ValueSeen};
+use tensorlend::observe::{ClientNo, CursorNo, Observation, Origin, StreamSeen, ValueSeen};
 use tensorlend::{Client, Policy};
 
 use super::Tell;
@@ -16,7 +16,7 @@ struct Before {
     /// Number of messages that the trace has reported as sent.
     told: u64,
     is_closed: bool,
-    subscribers: BTreeMap<(u16, u16), Subscriber>,
+    subscribers: BTreeMap<(ClientNo, CursorNo), Subscriber>,
 }
 
 /// The state of a subscriber at the last sample.

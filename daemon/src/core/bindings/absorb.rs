@@ -14,6 +14,7 @@ use std::mem::offset_of;
 use tensorlend_layout::announce::reported_name;
 use tensorlend_layout::catalogue::{CELL_NAME_WORDS, CellRecord, RING};
 use tensorlend_layout::leases::scan_fence;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::wire::Refusal;
 use tensorlend_layout::word::{Absorbed, LifeWord, MemberState, OwnerKind, OwnerWord};
 
@@ -76,7 +77,7 @@ impl Bindings {
         let entry = self.place(parts.context, parts.members, uid, key)?;
         let owner_word = OwnerWord(parts.context.directory.names[entry as usize].owner_word.peek());
         if owner_word.kind() != OwnerKind::Reserved {
-            let reserved = OwnerWord::after(owner_word, OwnerKind::Reserved, 0, 0);
+            let reserved = owner_word.then_reserved();
             self.names.set(&parts.context.directory, entry, reserved);
             self.unclaimed.remove(key);
         }
@@ -157,7 +158,8 @@ impl Bindings {
     /// A client cannot delay this result by refilling its ring, because the first call of each turn
     /// absorbs a share of each ring.
     pub fn absorb_all(&mut self, parts: &mut Parts<'_>, since_ns: u64) -> bool {
-        let numbers: Vec<u16> = parts.members.announcing().filter(|(_, c)| c.has_announced()).map(|(n, _)| n).collect();
+        let numbers: Vec<ClientNo> =
+            parts.members.announcing().filter(|(_, c)| c.has_announced()).map(|(n, _)| n).collect();
         let share = (TURN_MAX / numbers.len().max(1) as u64).clamp(1, ABSORB_MAX);
         let turn = parts.env.clock.turn();
         let mut done = true;
@@ -176,7 +178,7 @@ impl Bindings {
 
     /// Absorbs at most `most` of a client's announcements into the directory. Stores each owner
     /// word first, then `absorbed`. Returns true if no announcements remain.
-    pub fn absorb(&mut self, parts: &mut Parts<'_>, catalogue: u16, state: MemberState, most: u64) -> bool {
+    pub fn absorb(&mut self, parts: &mut Parts<'_>, catalogue: ClientNo, state: MemberState, most: u64) -> bool {
         let client = parts.members.me(catalogue);
         let (head, mut index) = (client.ring_head(), client.announcements.absorbed());
         if head.wrapping_sub(index) > RING as u64 {
@@ -203,9 +205,9 @@ impl Bindings {
             {
                 let found = find(&parts.context.directory, &key);
                 let live = found.filter(|f| f.owner_word.is_live()).map(|f| f.owner_word);
-                let own = OwnerWord::after(OwnerWord(0), OwnerKind::Live, catalogue, cell);
+                let own = OwnerWord(0).then_live(catalogue, cell);
                 let lost = match live {
-                    Some(owner_word) => (owner_word.catalogue(), owner_word.cell()) != (catalogue, cell),
+                    Some(owner_word) => (owner_word.owner(), owner_word.cell()) != (catalogue, cell),
                     None => match self.place_announced(parts.context, parts.members, catalogue, &key) {
                         Ok(entry) => {
                             let binding = Binding { catalogue, cell, life: LifeWord::FOREVER };
@@ -236,7 +238,7 @@ impl Bindings {
         &mut self,
         context: &Context,
         members: &Members,
-        catalogue: u16,
+        catalogue: ClientNo,
         key: &[u8],
     ) -> Result<u32, Full> {
         let is_own = is_own(context, members, members.uid_of(catalogue));
@@ -244,7 +246,7 @@ impl Bindings {
     }
 
     /// Absorbs all announcements of an ending client. Later announcements have no effect.
-    pub fn drain(&mut self, parts: &mut Parts<'_>, catalogue: u16) {
+    pub fn drain(&mut self, parts: &mut Parts<'_>, catalogue: ClientNo) {
         if !parts.members.me(catalogue).announces() {
             return parts.members.close_announcer(parts.context, catalogue);
         }

@@ -1,12 +1,13 @@
 //! The claims of clients on items of queues. Only the daemon's memory contains them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::wire::{QueueClaim, QueueItem};
 
 /// A client's claim on an item of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Granted {
-    catalogue: u16,
+    catalogue: ClientNo,
     grant: u64,
 }
 
@@ -16,7 +17,7 @@ pub struct Claims {
     granted: BTreeMap<QueueItem, Granted>,
     /// Number of the latest grant.
     grants: u64,
-    by_client: BTreeMap<u16, BTreeSet<QueueItem>>,
+    by_client: BTreeMap<ClientNo, BTreeSet<QueueItem>>,
     /// The number of claims on items of each list. Lists without claims are missing.
     by_list: BTreeMap<u64, u64>,
     /// Items that were claimed and given back, and that no client has claimed again.
@@ -56,17 +57,17 @@ impl Claims {
 
     /// Returns true if a client has exactly this claim. A different claim on the same item does not
     /// count.
-    pub fn has(&self, QueueClaim { item, grant }: QueueClaim, catalogue: u16) -> bool {
+    pub fn has(&self, QueueClaim { item, grant }: QueueClaim, catalogue: ClientNo) -> bool {
         self.granted.get(&item) == Some(&Granted { catalogue, grant })
     }
 
     /// Returns the number of claims of a client.
-    pub fn count(&self, catalogue: u16) -> usize {
+    pub fn count(&self, catalogue: ClientNo) -> usize {
         self.by_client.get(&catalogue).map_or(0, BTreeSet::len)
     }
 
     /// Returns the items that a client has claimed.
-    pub fn of_client(&self, catalogue: u16) -> impl Iterator<Item = QueueItem> + '_ {
+    pub fn of_client(&self, catalogue: ClientNo) -> impl Iterator<Item = QueueItem> + '_ {
         self.by_client.get(&catalogue).into_iter().flatten().copied()
     }
 
@@ -76,7 +77,7 @@ impl Claims {
     }
 
     /// Grants an item to a client.
-    pub fn grant(&mut self, item: QueueItem, catalogue: u16) -> QueueClaim {
+    pub fn grant(&mut self, item: QueueItem, catalogue: ClientNo) -> QueueClaim {
         self.grants += 1;
         let claim = QueueClaim { item, grant: self.grants };
         self.add(claim, catalogue);
@@ -84,7 +85,7 @@ impl Claims {
     }
 
     /// Adds a claim on an item that is not claimed.
-    pub fn add(&mut self, QueueClaim { item, grant }: QueueClaim, catalogue: u16) {
+    pub fn add(&mut self, QueueClaim { item, grant }: QueueClaim, catalogue: ClientNo) {
         self.given_back.remove(&item);
         self.granted.insert(item, Granted { catalogue, grant });
         *self.by_list.entry(item.list).or_default() += 1;
@@ -120,7 +121,7 @@ impl Claims {
     }
 
     /// Ends all claims of a client. Their items wait again. Returns true if the client had claims.
-    pub fn give_back_all(&mut self, catalogue: u16) -> bool {
+    pub fn give_back_all(&mut self, catalogue: ClientNo) -> bool {
         let Some(items) = self.by_client.remove(&catalogue) else { return false };
         for item in &items {
             self.granted.remove(item);
@@ -177,7 +178,7 @@ impl Claims {
     /// # Panics
     /// Panics if the parts disagree, or if a claimed or given-back item does not exist.
     pub fn check(&self, exists: impl Fn(QueueItem) -> bool, is_list: impl Fn(u64) -> bool) {
-        let by_client: BTreeMap<QueueItem, u16> =
+        let by_client: BTreeMap<QueueItem, ClientNo> =
             self.by_client.iter().flat_map(|(&client, items)| items.iter().map(move |&item| (item, client))).collect();
         let granted = self.granted.iter().map(|(&item, granted)| (item, granted.catalogue)).collect();
         assert_eq!(by_client, granted, "each claim belongs to one client");

@@ -13,6 +13,7 @@ use crate::core::context::Context;
 use crate::core::members::Members;
 use crate::core::share::Stock;
 use std::collections::BTreeMap;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::wire::{LimitKind, Refusal};
 
 /// Maximum number of announcements granted to one client at a time.
@@ -23,7 +24,7 @@ const GRANTS_PART: u64 = 8;
 
 impl Bindings {
     /// Returns the number of announcements that the daemon has granted to a client and not absorbed yet.
-    fn outstanding(context: &Context, catalogue: u16, client: &Client) -> u64 {
+    fn outstanding(context: &Context, catalogue: ClientNo, client: &Client) -> u64 {
         if !client.announces() {
             return 0;
         }
@@ -46,7 +47,7 @@ impl Bindings {
     }
 
     /// Grants more announcements, within the user's share, to a client that has few left.
-    pub fn grant(&mut self, context: &Context, members: &Members, catalogue: u16) {
+    pub fn grant(&mut self, context: &Context, members: &Members, catalogue: ClientNo) {
         let Some(client) = members.get(catalogue).filter(|c| context.ledger.shares_tables() && c.announces()) else {
             return;
         };
@@ -71,7 +72,7 @@ impl Bindings {
         &mut self,
         context: &Context,
         members: &Members,
-        catalogue: u16,
+        catalogue: ClientNo,
         more: u64,
     ) -> Result<(), Refusal> {
         let uid = members[catalogue].uid;

@@ -13,6 +13,7 @@ use crate::core::env::Env;
 use crate::core::parts::Parts;
 use std::collections::{BTreeSet, VecDeque};
 use tensorlend_layout::directory::Directory;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::word::{LifeWord, OwnerWord};
 
 /// Maximum number of names that one turn ends. The daemon serves other requests between turns.
@@ -24,9 +25,9 @@ pub struct Lifetimes {
     /// Deadline and entry of each name with a deadline, in ascending order.
     due: BTreeSet<(u64, u32)>,
     /// Owner and entry of each ephemeral name.
-    ephemeral: BTreeSet<(u16, u32)>,
+    ephemeral: BTreeSet<(ClientNo, u32)>,
     /// Owners whose sessions have ended and that still have ephemeral names.
-    gone: VecDeque<u16>,
+    gone: VecDeque<ClientNo>,
     /// Time of the timer that was set last.
     armed_ns: Option<u64>,
 }
@@ -56,7 +57,7 @@ impl Lifetimes {
         for &(owner, entry) in &self.ephemeral {
             let line = &d.names[entry as usize];
             assert!(LifeWord(line.life.peek()).is_ephemeral(), "entry {entry} is ephemeral");
-            assert_eq!(OwnerWord(line.owner_word.peek()).catalogue(), owner, "the owner of entry {entry}");
+            assert_eq!(OwnerWord(line.owner_word.peek()).owner(), owner, "the owner of entry {entry}");
         }
     }
 
@@ -66,7 +67,7 @@ impl Lifetimes {
             self.due.insert((deadline, entry));
         }
         if life.is_ephemeral() {
-            self.ephemeral.insert((owner_word.catalogue(), entry));
+            self.ephemeral.insert((owner_word.owner(), entry));
         }
     }
 
@@ -75,7 +76,7 @@ impl Lifetimes {
             self.due.remove(&(deadline, entry));
         }
         if life.is_ephemeral() {
-            self.ephemeral.remove(&(owner_word.catalogue(), entry));
+            self.ephemeral.remove(&(owner_word.owner(), entry));
         }
     }
 
@@ -110,7 +111,7 @@ impl Lifetimes {
 
 impl Bindings {
     /// Ends a client's ephemeral names at the end of the client's session.
-    pub fn end_ephemeral(&mut self, parts: &mut Parts<'_>, catalogue: u16) {
+    pub fn end_ephemeral(&mut self, parts: &mut Parts<'_>, catalogue: ClientNo) {
         if self.lifetimes.ephemeral.range((catalogue, 0)..=(catalogue, u32::MAX)).next().is_some() {
             self.lifetimes.gone.push_back(catalogue);
             self.end_lives(parts);

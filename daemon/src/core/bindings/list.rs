@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::name::{self, KeyKind, item_key, list_key};
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::wire::{APPEND_MAX, LimitKind, QueueItem, Refusal, Reply};
 use tensorlend_layout::word::LifeWord;
 
@@ -220,7 +221,7 @@ impl Bindings {
             }
             let known = first.entry(id).or_insert((u64::MAX, None));
             if number < known.0 {
-                *known = (number, parts.members.uid_of(owner_word.catalogue()));
+                *known = (number, parts.members.uid_of(owner_word.owner()));
             }
             numbers.entry(id).or_default().push(number);
             let (ephemeral, lasting) = items.entry(id).or_default();
@@ -240,7 +241,7 @@ impl Bindings {
 /// A client's cells that become items of a list, and their lifetime.
 #[derive(Clone, Copy, Debug)]
 pub struct NewItems<'r> {
-    pub catalogue: u16,
+    pub catalogue: ClientNo,
     pub cells: &'r [u32],
     pub life: LifeWord,
 }
@@ -323,7 +324,7 @@ impl Bindings {
         line.set_end(0);
         line.key_hash.set(context.directory.hash(&list_key(list)));
         line.id.set(id);
-        self.set(context, entry, 0, place);
+        self.set(context, entry, ClientNo::DAEMON, place);
         let (uid, gaps) = (Some(uid), VecDeque::new());
         self.lists.insert(list, List { id, place, end: 0, uid, ephemeral: 0, lasting: false, items: 0, next: 0, gaps });
         Ok(())
@@ -378,7 +379,7 @@ impl Bindings {
         } else {
             // A search by number would visit all items ever appended. There may be many more of
             // them than live names.
-            Left::Entries(0, 0)
+            Left::Entries(ClientNo::DAEMON, 0)
         };
         env.chores.take_on(&mut env.clock, context.ledger.id(), Chore::Items(DeletedList { id: list.id, left }));
         context.directory.announce(u64::MAX);
@@ -440,7 +441,7 @@ impl Bindings {
             parts.context.directory.lists[list.place as usize]
                 .key_hash
                 .set(parts.context.directory.hash(&list_key(to)));
-            self.set(parts.context, entry, 0, list.place);
+            self.set(parts.context, entry, ClientNo::DAEMON, list.place);
             tensorlend_layout::crash_point!("daemon: list has both names");
             self.lists.insert(to, list);
             self.queue_changed(to);

@@ -11,6 +11,7 @@ use crate::core::names::live_owner_word;
 use crate::core::parts::Parts;
 use std::collections::BTreeSet;
 use tensorlend_layout::name::{self, item_key};
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::wire::{
     APPEND_MAX, ASSERTED_MAX, CLAIM_BATCH_MAX, CLAIMS_MAX, QueueClaim, QueueItem, QueueReply, QueueRequest, Refusal,
     Reply,
@@ -25,7 +26,7 @@ const SEARCHED_MAX: u32 = 512;
 
 impl Bindings {
     /// Handles a client's request about a queue.
-    pub fn queue(&mut self, parts: &mut Parts<'_>, catalogue: u16, request: &QueueRequest) -> Answer {
+    pub fn queue(&mut self, parts: &mut Parts<'_>, catalogue: ClientNo, request: &QueueRequest) -> Answer {
         match request {
             QueueRequest::Put { list, cells, max } => self.queue_put(parts, catalogue, (list, cells, *max)),
             QueueRequest::Claim { list, done, max, wait } => {
@@ -70,7 +71,12 @@ impl Bindings {
         (items.saturating_sub(claimed), claimed)
     }
 
-    fn queue_put(&mut self, parts: &mut Parts<'_>, catalogue: u16, (list, cells, max): (&str, &[u32], u64)) -> Answer {
+    fn queue_put(
+        &mut self,
+        parts: &mut Parts<'_>,
+        catalogue: ClientNo,
+        (list, cells, max): (&str, &[u32], u64),
+    ) -> Answer {
         // All producers share one maximum, until the queue has no items.
         let known = self.lists.id_and_items(list).filter(|&(_, items)| items > 0);
         let known = known.map_or(0, |(id, _)| self.claims.maximum(id));
@@ -131,7 +137,7 @@ impl Bindings {
     }
 
     /// Deletes an item that a client has claimed; returns false if the claim is over.
-    fn queue_done(&mut self, parts: &mut Parts<'_>, catalogue: u16, claim: QueueClaim) -> bool {
+    fn queue_done(&mut self, parts: &mut Parts<'_>, catalogue: ClientNo, claim: QueueClaim) -> bool {
         // The items of a deleted list end in later steps.
         let existed = self.claims.has(claim, catalogue)
             && self.lists.has_id(claim.item.list)
@@ -140,7 +146,12 @@ impl Bindings {
         existed
     }
 
-    fn queue_claim(&mut self, parts: &mut Parts<'_>, catalogue: u16, (list, max, wait): (&str, u8, bool)) -> Answer {
+    fn queue_claim(
+        &mut self,
+        parts: &mut Parts<'_>,
+        catalogue: ClientNo,
+        (list, max, wait): (&str, u8, bool),
+    ) -> Answer {
         if let Some(until_ns) = self.claims.asserted_until_ns() {
             if parts.env.clock.now_ns() < until_ns && parts.members.values().any(Client::is_disconnected) {
                 return Ok(Outcome::Later(Wait::Asserted { until_ns }));
@@ -207,7 +218,7 @@ impl Bindings {
     /// The new claims replace the claims of an earlier attempt to reconnect. A client whose attempt
     /// failed may have given items back since then. A client that reconnects repeatedly must not
     /// accumulate claims.
-    pub fn assert_claims(&mut self, context: &mut Context, catalogue: u16, claims: &[QueueClaim]) {
+    pub fn assert_claims(&mut self, context: &mut Context, catalogue: ClientNo, claims: &[QueueClaim]) {
         self.end_claims(context, catalogue);
         for &claim in claims.iter().take(ASSERTED_MAX) {
             let QueueItem { list, number } = claim.item;
@@ -221,7 +232,7 @@ impl Bindings {
     }
 
     /// Ends the claims of a client that has ended. Their items wait again, before all later items.
-    pub fn end_claims(&mut self, context: &mut Context, catalogue: u16) {
+    pub fn end_claims(&mut self, context: &mut Context, catalogue: ClientNo) {
         let lists: BTreeSet<u64> = self.claims.of_client(catalogue).map(|item| item.list).collect();
         if self.claims.give_back_all(catalogue) {
             for list in lists {

@@ -8,6 +8,7 @@ use crate::core::names::{find, live_owner_word};
 use crate::core::parts::Parts;
 use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::name;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::wire::{Refusal, Reply};
 use tensorlend_layout::word::{Cell, LifeWord};
 
@@ -36,7 +37,7 @@ impl Bindings {
             return Ok(Outcome::Later(Wait::Claim));
         }
         let owner = live_owner_word(&parts.context.directory, name.as_bytes())
-            .and_then(|f| parts.members.get(f.owner_word.catalogue()));
+            .and_then(|f| parts.members.get(f.owner_word.owner()));
         let uid = owner.map(|client| client.uid);
         if uid != Some(parts.members.me(catalogue).uid) {
             self.check_name_share(parts.context, parts.members, catalogue, 1)?;
@@ -75,14 +76,13 @@ impl Bindings {
         // read. P's operation counts as earlier than the move of the owner word only if P read the
         // owner word before the move.
         scan_fence();
-        let value =
-            parts.members.client(found.owner_word.catalogue()).ok().and_then(|c| c.value(found.owner_word.cell()));
+        let value = parts.members.client(found.owner_word.owner()).ok().and_then(|c| c.value(found.owner_word.cell()));
         let existed = value.is_some_and(Cell::is_value);
         Ok(Outcome::Reply(Reply::Deleted { existed }))
     }
 
     /// Handles an owner's request to forget names that the owner has deleted.
-    pub fn tidy(&mut self, parts: &mut Parts<'_>, catalogue: u16, names: &[(String, u32)]) -> Answer {
+    pub fn tidy(&mut self, parts: &mut Parts<'_>, catalogue: ClientNo, names: &[(String, u32)]) -> Answer {
         if names.len() > TIDY_MAX {
             return Err(Refusal::Bad(format!("a request tidies at most {TIDY_MAX} names, not {}", names.len())));
         }
@@ -94,7 +94,7 @@ impl Bindings {
             // notice about it.
             parts.members.me(catalogue).notices.remove(cell);
             if let Some(found) = live_owner_word(&parts.context.directory, name.as_bytes())
-                && (found.owner_word.catalogue(), found.owner_word.cell()) == (catalogue, *cell)
+                && (found.owner_word.owner(), found.owner_word.cell()) == (catalogue, *cell)
             {
                 self.remove(parts, found.entry, false);
             }
@@ -115,7 +115,7 @@ impl Bindings {
         let Some(found) = live_owner_word(&parts.context.directory, from.as_bytes()) else {
             return Err(Refusal::NotFound(format!("name {from:?}")));
         };
-        let owner = parts.members.client(found.owner_word.catalogue())?;
+        let owner = parts.members.client(found.owner_word.owner())?;
         if !owner.is_frozen() {
             return Err(Refusal::NotQuiet(from.into()));
         }
@@ -130,7 +130,7 @@ impl Bindings {
         if announced_name(&owner.sheets, found.owner_word.cell()).is_some_and(|name| name == to.as_bytes()) {
             return Err(Refusal::NotQuiet(from.into()));
         }
-        let uid = parts.members.uid_of(found.owner_word.catalogue());
+        let uid = parts.members.uid_of(found.owner_word.owner());
         if !self.settle(parts, uid, to.as_bytes(), since_ns)? {
             return Ok(Outcome::Later(Wait::Claim));
         }
@@ -139,7 +139,7 @@ impl Bindings {
             self.unreserve(parts.context, to.as_bytes());
             return Err(Refusal::NotFound(format!("name {from:?}")));
         };
-        let (catalogue, cell) = (found.owner_word.catalogue(), found.owner_word.cell());
+        let (catalogue, cell) = (found.owner_word.owner(), found.owner_word.cell());
         let binding = Binding { catalogue, cell, life: parts.context.directory.life(found.entry) };
         self.take(parts, to.as_bytes(), binding)?;
         let found = live_owner_word(&parts.context.directory, from.as_bytes()).expect("the daemon alone moves homes");

@@ -3,6 +3,7 @@
 use super::Client;
 use crate::core::env::Env;
 use std::collections::BTreeMap;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 
 /// The segments that contain the slots of some chains. The record of each slot names the next slot
@@ -86,7 +87,7 @@ pub enum Stage {
     /// Reads the streams from this position on.
     Streams(StreamPosition),
     /// Reads the lease tables of the clients from this number on.
-    Leases(u16),
+    Leases(ClientNo),
     /// Frees segments to which nothing leads, from this first slot number on.
     Free(u32),
 }

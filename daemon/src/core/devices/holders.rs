@@ -19,6 +19,7 @@ use crate::core::label::{Label, Preserved};
 use crate::core::orders::Part;
 use crate::core::parts::Parts;
 use std::collections::{BTreeMap, BTreeSet};
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::wire::{LendingId, Refusal, Reply};
 
 /// Maximum number of lendings in one message.
@@ -46,7 +47,7 @@ pub struct GivenUp {
 #[derive(Debug, Default)]
 pub struct Holders {
     /// The holders of the segments that are lent, and of the segments that this daemon orphaned.
-    held: BTreeMap<LendingId, BTreeSet<u16>>,
+    held: BTreeMap<LendingId, BTreeSet<ClientNo>>,
     given_up: BTreeMap<LendingId, GivenUp>,
     /// The held lendings that a previous daemon made.
     before: BTreeSet<LendingId>,
@@ -54,16 +55,16 @@ pub struct Holders {
     recovered: Vec<GivenUp>,
     /// Clients of the previous daemon, each with the lendings that the client has reported so far.
     /// Until its last report, a client counts as a holder of every segment of the previous daemon.
-    untold: BTreeMap<u16, BTreeSet<LendingId>>,
+    untold: BTreeMap<ClientNo, BTreeSet<LendingId>>,
     /// Lendings that clients have mapped and that no entry of the directory contains. Their
     /// segments were orphaned.
-    unknown: BTreeMap<u16, BTreeSet<LendingId>>,
+    unknown: BTreeMap<ClientNo, BTreeSet<LendingId>>,
 }
 
 impl Holders {
     /// Records that a segment is lent to its owner or a reader. `None` stands for the clients of
     /// the previous daemon.
-    pub fn lent(&mut self, lending: LendingId, to: Option<u16>) {
+    pub fn lent(&mut self, lending: LendingId, to: Option<ClientNo>) {
         if to.is_none() {
             self.before.insert(lending);
         }
@@ -71,18 +72,18 @@ impl Holders {
     }
 
     /// Returns the clients that may have device memory mapped.
-    pub fn numbers(&self) -> impl Iterator<Item = u16> {
+    pub fn numbers(&self) -> impl Iterator<Item = ClientNo> {
         let known = self.held.values().flatten().chain(self.untold.keys()).chain(self.unknown.keys());
         known.copied()
     }
 
     /// Records a client of the previous daemon.
-    pub fn was_there(&mut self, catalogue: u16) {
+    pub fn was_there(&mut self, catalogue: ClientNo) {
         self.untold.entry(catalogue).or_default();
     }
 
     /// Returns true if a client may have device memory mapped.
-    pub fn is_holder(&self, catalogue: u16) -> bool {
+    pub fn is_holder(&self, catalogue: ClientNo) -> bool {
         let any = !(self.before.is_empty() && self.recovered.is_empty());
         any && self.untold.contains_key(&catalogue)
             || !self.recovered.is_empty() && self.unknown.contains_key(&catalogue)
@@ -91,7 +92,7 @@ impl Holders {
 
     /// Handles a client's report of the lendings that it has mapped. Returns true for the last
     /// report. A client that is not in `untold` has sent its last report before.
-    fn told(&mut self, catalogue: u16, lendings: &[LendingId], last: bool) -> Result<bool, Refusal> {
+    fn told(&mut self, catalogue: ClientNo, lendings: &[LendingId], last: bool) -> Result<bool, Refusal> {
         let Some(told) = self.untold.get_mut(&catalogue) else { return Ok(false) };
         if told.len() + lendings.len() > TOLD_MAX {
             return Err(Refusal::Bad(format!("no client has more than {TOLD_MAX} segments of device memory mapped")));
@@ -115,7 +116,7 @@ impl Holders {
     }
 
     /// Removes a client from the holders of these lendings.
-    fn unmapped(&mut self, catalogue: u16, lendings: &[LendingId]) {
+    fn unmapped(&mut self, catalogue: ClientNo, lendings: &[LendingId]) {
         for lending in lendings {
             if let Some(holders) = self.held.get_mut(lending) {
                 holders.remove(&catalogue);
@@ -133,7 +134,7 @@ impl Holders {
     }
 
     /// Removes a client from the holders of all lendings.
-    pub fn departed(&mut self, catalogue: u16) {
+    pub fn departed(&mut self, catalogue: ClientNo) {
         self.untold.remove(&catalogue);
         self.unknown.remove(&catalogue);
         for holders in self.held.values_mut() {
@@ -186,7 +187,7 @@ impl Holders {
 
 impl Devices {
     /// Handles a client's report of the lendings that it has mapped.
-    pub fn mapped(&mut self, parts: &mut Parts<'_>, catalogue: u16, lendings: &[LendingId], last: bool) -> Answer {
+    pub fn mapped(&mut self, parts: &mut Parts<'_>, catalogue: ClientNo, lendings: &[LendingId], last: bool) -> Answer {
         check(lendings)?;
         if lendings.iter().any(|it| !parts.env.devices.may_have_lent(it.since_ns, parts.env.clock.now_ns())) {
             return Err(Refusal::Bad("a segment of device memory that was never lent".into()));
@@ -198,7 +199,13 @@ impl Devices {
     }
 
     /// Handles a client's report of the lendings that it has unmapped.
-    pub fn unmapped(&mut self, env: &mut Env, context: &Context, catalogue: u16, lendings: &[LendingId]) -> Answer {
+    pub fn unmapped(
+        &mut self,
+        env: &mut Env,
+        context: &Context,
+        catalogue: ClientNo,
+        lendings: &[LendingId],
+    ) -> Answer {
         check(lendings)?;
         self.holders.unmapped(catalogue, lendings);
         let settled = self.holders.settled_among(lendings);
@@ -208,10 +215,10 @@ impl Devices {
 
     /// Ends the lending of a device segment whose slot numbers are already invalid. Returns the
     /// records of the segment's slots, which the caller must orphan.
-    pub fn give_up(&mut self, parts: &mut Parts<'_>, catalogue: u16, base: u32, segment: Segment) -> Part {
+    pub fn give_up(&mut self, parts: &mut Parts<'_>, catalogue: ClientNo, base: u32, segment: Segment) -> Part {
         let on = segment.device.expect("it is on a device");
         let (Segment { mem, bytes, charge, slots, .. }, uid) = (segment, parts.members[catalogue].uid);
-        let lending = LendingId { catalogue, base, since_ns: on.since_ns };
+        let lending = LendingId { owner: catalogue, base, since_ns: on.since_ns };
         parts.env.devices[on.number].segments -= 1;
         self.holders.give_up(lending, GivenUp { mem, device: on.number, bytes, uid, charge });
         parts.context.directory.note_returned();

@@ -13,6 +13,8 @@ use super::Members;
 use crate::core::client::Client;
 use crate::core::context::Context;
 use tensorlend_layout::catalogue::CELL_NAME_WORDS;
+use tensorlend_layout::directory::Bitmap;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::word::{Absorbed, LifeWord, MemberState};
 
 /// Maximum number of announcers of a namespace. Reading more announcers costs more than a request
@@ -21,7 +23,7 @@ const ANNOUNCERS_MAX: usize = 128;
 
 impl Members {
     /// Returns the clients whose claims and announcements count.
-    pub fn announcing(&self) -> impl Iterator<Item = (u16, &Client)> {
+    pub fn announcing(&self) -> impl Iterator<Item = (ClientNo, &Client)> {
         let announcers = self.announcers.iter().map(|&number| (number, &self[number]));
         announcers.filter(|(_, client)| client.announces())
     }
@@ -31,7 +33,7 @@ impl Members {
     ///
     /// The daemon calls this function before the reply. So the daemon lists the client before the
     /// client announces, and a look-up that depends on the client's announcement has a later fence.
-    pub fn count_new_name(&mut self, context: &Context, catalogue: u16, name: &str, life: LifeWord) {
+    pub fn count_new_name(&mut self, context: &Context, catalogue: ClientNo, name: &str, life: LifeWord) {
         // No client can announce a long name or a name with a lifetime.
         if name.len() > CELL_NAME_WORDS * 8 || life != LifeWord::FOREVER {
             return;
@@ -51,12 +53,12 @@ impl Members {
 
     /// Makes a client an announcer. Sets the bit in the list first, then opens the client's own
     /// word.
-    fn open_announcer(&mut self, context: &Context, catalogue: u16) {
+    fn open_announcer(&mut self, context: &Context, catalogue: ClientNo) {
         let announcements = &mut self.me(catalogue).announcements;
         announcements.permit();
         let index = announcements.absorbed();
         self.announcers.insert(catalogue);
-        context.directory.head().announcers[usize::from(catalogue) / 64].set_bits(1 << (catalogue % 64));
+        Bitmap(&context.directory.head().announcers).set(catalogue);
         tensorlend_layout::crash_point!("daemon: announcer listed");
         context.directory.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Open, index).0);
         tensorlend_layout::crash_point!("daemon: announcer opened");
@@ -64,7 +66,7 @@ impl Members {
 
     /// Ends a client's announcements. The directory contains all of them, and the client makes no
     /// more.
-    pub fn close_announcer(&mut self, context: &Context, catalogue: u16) {
+    pub fn close_announcer(&mut self, context: &Context, catalogue: ClientNo) {
         let index = self.me(catalogue).announcements.absorbed();
         context.directory.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Closed, index).0);
         tensorlend_layout::crash_point!("daemon: closed");
@@ -74,21 +76,21 @@ impl Members {
     }
 
     /// Removes a client from the list of announcers.
-    pub fn unlist_announcer(&mut self, context: &Context, catalogue: u16) {
+    pub fn unlist_announcer(&mut self, context: &Context, catalogue: ClientNo) {
         if self.announcers.remove(&catalogue) {
-            context.directory.head().announcers[usize::from(catalogue) / 64].clear_bits(1 << (catalogue % 64));
+            Bitmap(&context.directory.head().announcers).clear(catalogue);
         }
     }
 
     /// Restores the bit of a member of the previous daemon according to the member's word
     /// `absorbed`. A daemon that was killed may have stored the bit and not the word.
-    pub fn restore_announcer(&mut self, context: &Context, catalogue: u16) {
-        let word = &context.directory.head().announcers[usize::from(catalogue) / 64];
+    pub fn restore_announcer(&mut self, context: &Context, catalogue: ClientNo) {
+        let bitmap = Bitmap(&context.directory.head().announcers);
         if self.get(catalogue).is_some_and(|client| client.announcements.is_announcer()) {
-            word.set_bits(1 << (catalogue % 64));
+            bitmap.set(catalogue);
             self.announcers.insert(catalogue);
         } else {
-            word.clear_bits(1 << (catalogue % 64));
+            bitmap.clear(catalogue);
         }
     }
 }

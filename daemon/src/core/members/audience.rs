@@ -11,12 +11,13 @@
 use super::Members;
 use crate::core::context::Context;
 use tensorlend_layout::directory::{AUDIENCE, audience_bit};
+use tensorlend_layout::number::ClientNo;
 
 impl Members {
     /// Records that the daemon shows reader R some memory of owner P. The daemon calls this
     /// function before the reply, and R leases a slot of P only after the reply. Every scan by P
     /// whose fence follows the fence of R's lease finds the lease.
-    pub fn show(&mut self, context: &Context, owner: u16, reader: u16) {
+    pub fn show(&mut self, context: &Context, owner: ClientNo, reader: ClientNo) {
         if owner == reader {
             // An owner scans its own lease table in any case.
             return;
@@ -31,14 +32,14 @@ impl Members {
 
     /// Removes a disconnected client from the audiences that contain it. The client's leases do not
     /// count any more.
-    pub fn show_no_more(&self, context: &Context, reader: u16, shown: Option<impl IntoIterator<Item = u16>>) {
+    pub fn show_no_more(&self, context: &Context, reader: ClientNo, shown: Option<impl IntoIterator<Item = ClientNo>>) {
         let (word, bit) = audience_bit(reader);
         // If `shown` is `None`, the bits are the daemon's only record of the memory that a previous
         // daemon has shown to clients. Such bits stay until their owners end.
         for owner in shown.into_iter().flatten() {
-            let sharers = (reader % AUDIENCE..=u16::MAX).step_by(usize::from(AUDIENCE));
-            let sharers = sharers.take_while(|&number| usize::from(number) < context.directory.members.len());
-            let mut sharers = sharers.filter_map(|number| self.get(number));
+            let sharers = (reader.index() % usize::from(AUDIENCE)..context.directory.members.len())
+                .step_by(usize::from(AUDIENCE));
+            let mut sharers = sharers.filter_map(|number| self.get(ClientNo::at(number)?));
             if sharers.all(|other| other.shown.as_ref().is_some_and(|shown| !shown.contains(&owner))) {
                 context.directory.entry(owner).audience[word].clear_bits(bit);
             }

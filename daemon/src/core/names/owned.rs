@@ -1,19 +1,20 @@
 //! An index, in the daemon's own memory, of the live entries that lead to cells.
 
 use std::collections::{BTreeMap, BTreeSet};
+use tensorlend_layout::number::ClientNo;
 
 /// The live entries that lead to cells, by the catalogue of the cell.
 #[derive(Debug, Default)]
 pub struct Owned {
-    entries: BTreeMap<u16, BTreeSet<u32>>,
+    entries: BTreeMap<ClientNo, BTreeSet<u32>>,
 }
 
 impl Owned {
-    pub(super) fn insert(&mut self, catalogue: u16, entry: u32) {
+    pub(super) fn insert(&mut self, catalogue: ClientNo, entry: u32) {
         self.entries.entry(catalogue).or_default().insert(entry);
     }
 
-    pub(super) fn remove(&mut self, catalogue: u16, entry: u32) {
+    pub(super) fn remove(&mut self, catalogue: ClientNo, entry: u32) {
         if let Some(set) = self.entries.get_mut(&catalogue) {
             set.remove(&entry);
             if set.is_empty() {
@@ -23,19 +24,19 @@ impl Owned {
     }
 
     /// Returns the entries whose owner words lead to cells of `catalogue`.
-    pub fn of(&self, catalogue: u16) -> Vec<u32> {
+    pub fn of(&self, catalogue: ClientNo) -> Vec<u32> {
         self.entries.get(&catalogue).map(|set| set.iter().copied().collect()).unwrap_or_default()
     }
 
     /// Returns at most `most` of the entries whose owner words lead to cells of `catalogue`, from entry `from` on.
-    pub fn of_from(&self, catalogue: u16, from: u32, most: usize) -> Vec<u32> {
+    pub fn of_from(&self, catalogue: ClientNo, from: u32, most: usize) -> Vec<u32> {
         self.entries.get(&catalogue).into_iter().flat_map(|set| set.range(from..)).take(most).copied().collect()
     }
 
     /// Returns at most `most` entries whose owner words lead to cells, with the catalogues of the
     /// cells. The result begins at this catalogue and entry.
-    pub fn all_from(&self, catalogue: u16, entry: u32, most: usize) -> Vec<(u16, u32)> {
-        let of = |(&owner, set): (&u16, &'_ BTreeSet<u32>)| {
+    pub fn all_from(&self, catalogue: ClientNo, entry: u32, most: usize) -> Vec<(ClientNo, u32)> {
+        let of = |(&owner, set): (&ClientNo, &'_ BTreeSet<u32>)| {
             let from = if owner == catalogue { entry } else { 0 };
             set.range(from..).take(most).map(|&entry| (owner, entry)).collect::<Vec<_>>()
         };
@@ -43,12 +44,12 @@ impl Owned {
     }
 
     /// Returns all entries, each with the catalogue of its cell.
-    pub fn iter(&self) -> impl Iterator<Item = (u16, u32)> {
+    pub fn iter(&self) -> impl Iterator<Item = (ClientNo, u32)> {
         self.entries.iter().flat_map(|(&owner, set)| set.iter().map(move |&entry| (owner, entry)))
     }
 
     /// Returns the number of owner words that lead to cells of `catalogue`.
-    pub fn count(&self, catalogue: u16) -> usize {
+    pub fn count(&self, catalogue: ClientNo) -> usize {
         self.entries.get(&catalogue).map_or(0, BTreeSet::len)
     }
 
@@ -59,7 +60,7 @@ impl Owned {
     }
 
     /// Returns the entries for whose catalogue `there` returns false.
-    pub fn orphans(&self, there: impl Fn(u16) -> bool) -> Vec<u32> {
+    pub fn orphans(&self, there: impl Fn(ClientNo) -> bool) -> Vec<u32> {
         self.entries.iter().filter(|&(&owner, _)| !there(owner)).flat_map(|(_, entries)| entries).copied().collect()
     }
 }

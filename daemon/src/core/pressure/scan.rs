@@ -17,6 +17,7 @@ use crate::core::stream::Streams;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::catalogue::RING;
 use tensorlend_layout::leases::{LeaseTable, scan_fence};
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::tensor::SlotInfo;
 use tensorlend_layout::word::{Cell, LeaseWord, OwnerWord, SLOT_NONE};
 
@@ -27,7 +28,7 @@ const CHAIN_MAX: u32 = 1 << 14;
 #[derive(Debug)]
 enum Stage {
     /// Reads the lease tables of the clients from this number on.
-    Tables(u16),
+    Tables(Option<ClientNo>),
     /// Reads the names of the current owner from this entry on.
     Names(u32),
     /// Reads the announcements of the current owner.
@@ -41,14 +42,14 @@ enum Stage {
 /// A lease of a reader, as found in the reader's lease table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Held {
-    holder: u16,
+    holder: ClientNo,
     word: u64,
 }
 
 /// The client whose values the leases are on.
 #[derive(Clone, Copy)]
 struct Owner<'c> {
-    number: u16,
+    number: ClientNo,
     client: &'c Client,
 }
 
@@ -57,7 +58,7 @@ struct Owner<'c> {
 pub struct Scan {
     stage: Stage,
     /// Leases by the owner of their values. The scan removes the owners that it has finished.
-    leases: BTreeMap<u16, BTreeSet<Held>>,
+    leases: BTreeMap<ClientNo, BTreeSet<Held>>,
     /// Lease words of the current owner.
     words: BTreeSet<u64>,
     /// The lease words in `words` whose values are still reachable from a name, an announcement or
@@ -78,7 +79,7 @@ impl Scan {
     /// before.
     pub fn new(before: &[Retained]) -> Self {
         Self {
-            stage: Stage::Tables(0),
+            stage: Stage::Tables(Some(ClientNo::default())),
             leases: BTreeMap::new(),
             words: BTreeSet::new(),
             named: BTreeSet::new(),
@@ -97,7 +98,7 @@ impl Scan {
     }
 
     /// Records that a name, an announcement or a stream leads to this value of the current owner.
-    fn note(&mut self, owner: u16, client: &Client, value: Cell) {
+    fn note(&mut self, owner: ClientNo, client: &Client, value: Cell) {
         let word = value.lease(owner).0;
         if self.words.contains(&word) {
             self.named.insert(word);
@@ -193,21 +194,21 @@ impl Pressure {
         }
     }
 
-    fn scan_table(env: &mut Env, members: &Members, scan: &mut Scan, next: u16) {
-        let Some((holder, client)) = members.first_from(next) else {
+    fn scan_table(env: &mut Env, members: &Members, scan: &mut Scan, next: Option<ClientNo>) {
+        let Some((holder, client)) = next.and_then(|next| members.first_from(next)) else {
             scan.begin_owner();
             return;
         };
-        scan.stage = Stage::Tables(holder + 1);
+        scan.stage = Stage::Tables(holder.next());
         let Some(table) = client.lease_table() else { return };
         let mut found = 0;
         // This fence pairs with reader R's fence. A lease of R that daemon D does not see here may
         // still become valid. The next scan sees that lease.
         scan_fence();
         LeaseTable::scan_view(table, |lease| {
-            if lease.catalogue() != holder && !lease.is_of_segment() {
+            if lease.owner() != holder && !lease.is_of_segment() {
                 found += 1;
-                scan.leases.entry(lease.catalogue()).or_default().insert(Held { holder, word: lease.0 });
+                scan.leases.entry(lease.owner()).or_default().insert(Held { holder, word: lease.0 });
             }
         });
         env.chores.spend(SCAN + found);

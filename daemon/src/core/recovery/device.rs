@@ -33,7 +33,7 @@ impl Namespace {
     ) -> bool {
         let line = &self.context.directory.segments[entry as usize];
         let (range, bytes, since_ns) = (RangeWord(line.range.peek()), line.bytes.peek(), line.since_ns.peek());
-        let key = SegmentId { owner: range.catalogue(), base: range.base() };
+        let key = SegmentId { owner: range.owner(), base: range.base() };
         let place = DeviceLocation::of(line.place.peek()).filter(|place| place.allocator != Allocator::Async);
         let number = place.and_then(|place| self.devices.device_at(place.device));
         let (Some(number), Some(segment), Some(slots)) =
@@ -72,7 +72,7 @@ impl Namespace {
                 device,
             },
         );
-        self.devices.lent(LendingId { catalogue: key.owner, base: key.base, since_ns }, None);
+        self.devices.lent(LendingId { owner: key.owner, base: key.base, since_ns }, None);
         env.devices.note_lending(since_ns);
         true
     }
@@ -83,7 +83,7 @@ impl Namespace {
     pub fn forget_lost(&mut self, env: &mut Env, lost: &[RangeWord]) -> usize {
         let mut names = 0;
         for range in lost {
-            let owner = range.catalogue();
+            let owner = range.owner();
             let Some(client) = self.members.get_mut(owner) else { continue };
             client.has_lost = true;
             let client = &self.members[owner];

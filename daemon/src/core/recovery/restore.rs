@@ -29,7 +29,9 @@ use crate::core::stream::{RingId, Rings, Wakes};
 use crate::core::versions::Versions;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tensorlend_layout::catalogue::{CELL_PARTS, RING};
+use tensorlend_layout::directory::Bitmap;
 use tensorlend_layout::directory::{Directory, MemberEntry};
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::stream::CAPACITY_MAX;
 use tensorlend_layout::word::{Absorbed, Member, MemberState, OwnerWord, RangeWord};
@@ -78,7 +80,7 @@ pub struct Owned {
 #[derive(Default)]
 pub struct Descriptors {
     pub directory: Option<PreservedDirectory>,
-    clients: BTreeMap<u16, PreservedSheets>,
+    clients: BTreeMap<ClientNo, PreservedSheets>,
     segments: BTreeMap<SegmentId, Preserved>,
     spilled: BTreeMap<SegmentId, Preserved>,
     pub slots: BTreeMap<SegmentId, Preserved>,
@@ -261,7 +263,7 @@ impl Namespace {
             | Label::Cells { owner, .. }
             | Label::Slots { owner, .. } => (owner, Kind::Sheet),
             Label::Ring { place, .. } => {
-                (self.context.directory.streams.get(place as usize)?.catalogue.peek() as u16, Kind::Sheet)
+                (ClientNo::low(self.context.directory.streams.get(place as usize)?.catalogue.peek()), Kind::Sheet)
             }
             Label::DeviceSegment { owner, .. } => (owner, Kind::Device),
             // Only daemons have ever had such a descriptor.
@@ -271,7 +273,7 @@ impl Namespace {
             | Label::Orphaned { .. }
             | Label::DeviceOrphaned { .. } => return None,
         };
-        let entry = self.context.directory.members.get(usize::from(owner)).filter(|_| owner != 0)?;
+        let entry = self.context.directory.members.get(usize::from(owner)).filter(|_| owner != ClientNo::DAEMON)?;
         Some(Owned { uid: entry.process.peek() as u32, kind })
     }
 
@@ -282,16 +284,15 @@ impl Namespace {
         env: &mut Env,
         descriptors: &mut Descriptors,
         unused: &mut BTreeSet<MemId>,
-    ) -> Vec<(u16, bool)> {
+    ) -> Vec<(ClientNo, bool)> {
         let (mut clients, mut ended) = (BTreeMap::new(), Vec::new());
         let mut fresh = 1;
-        let (mut live, mut waiters) = (0, 0);
-        for number in 1..self.context.directory.members.len() as u32 {
-            let number = number as u16;
+        let (mut live, mut waiting) = (0, 0);
+        for number in (1..self.context.directory.members.len()).filter_map(ClientNo::at) {
             let entry = self.context.directory.entry(number);
             let member = Member(entry.member.peek());
             if member.0 != 0 {
-                fresh = u32::from(number) + 1;
+                fresh = number.index() + 1;
             }
             if !self.context.ledger.shares_tables() {
                 // The previous daemon may have had another configuration.
@@ -303,33 +304,34 @@ impl Namespace {
             let sheets = descriptors.clients.remove(&number);
             let client = sheets.filter(|_| member.state() != MemberState::Vacant);
             let head = self.context.directory.head();
-            let (word, bit) = (usize::from(number) / 64, 1 << (number % 64));
-            let listed = head.present[word].peek() & bit != 0;
+            let [present, announcers, waiters] =
+                [&head.present, &head.announcers, &head.waiters].map(|words| Bitmap(words));
+            let listed = present.has(number);
             let client =
                 client.and_then(|sheets| restore_client(env, self.context.ledger.id(), entry, sheets, listed, unused));
-            let waits = head.waiters[word].peek() & bit != 0;
+            let waits = waiters.has(number);
             let Some(mut client) = client else {
-                head.present[word].clear_bits(bit);
-                head.announcers[word].clear_bits(bit);
-                head.waiters[word].clear_bits(bit);
+                present.clear(number);
+                announcers.clear(number);
+                waiters.clear(number);
                 if member.state() != MemberState::Vacant {
                     entry.member.set(Member::new(MemberState::Vacant, member.epoch(), 0).0);
                     entry.geometry.add(1);
                 }
                 continue;
             };
-            head.present[word].set_bits(bit);
+            present.set(number);
             // The previous daemon may have reclaimed a range and then ended before it changed this
             // word.
             entry.geometry.add(1);
             client.waits = waits && client.is_disconnected();
             if !client.waits {
-                head.waiters[word].clear_bits(bit);
+                waiters.clear(number);
             }
             let absorbed = Absorbed(entry.absorbed.peek()).state();
             if client.is_disconnected() {
                 live += 1;
-                waiters += u64::from(client.waits);
+                waiting += u64::from(client.waits);
                 let ending = matches!(absorbed, MemberState::Ending | MemberState::Closed);
                 if ending || !client.sheets.are_mapped() {
                     ended.push((number, true));
@@ -349,7 +351,7 @@ impl Namespace {
         }
         let head = self.context.directory.head();
         head.clients.set(live);
-        head.waiters_count.set(waiters);
+        head.waiters_count.set(waiting);
         ended
     }
 
@@ -362,7 +364,7 @@ impl Namespace {
         lost: &mut Lost,
     ) -> Vec<RangeWord> {
         let mut on_devices = Vec::new();
-        let mut lent: BTreeMap<u16, u64> = BTreeMap::new();
+        let mut lent: BTreeMap<ClientNo, u64> = BTreeMap::new();
         for place in 0..self.context.directory.segments.len() as u32 {
             let line = &self.context.directory.segments[place as usize];
             let (range, bytes) = (RangeWord(line.range.peek()), line.bytes.peek());
@@ -377,8 +379,8 @@ impl Namespace {
             {
                 let in_memory = if segment.residence.is_in_memory() { bytes } else { 0 };
                 lost.bytes += if matches!(segment.residence, Residence::Lost) { bytes } else { 0 };
-                *lent.entry(range.catalogue()).or_default() += in_memory;
-                self.members.me(range.catalogue()).segments.insert(range.base(), segment);
+                *lent.entry(range.owner()).or_default() += in_memory;
+                self.members.me(range.owner()).segments.insert(range.base(), segment);
                 continue;
             }
             if range.is_lent() {
@@ -404,7 +406,7 @@ impl Namespace {
     ) -> Option<Segment> {
         let line = &self.context.directory.segments[place as usize];
         let (range, bytes) = (RangeWord(line.range.peek()), line.bytes.peek());
-        let key = SegmentId { owner: range.catalogue(), base: range.base() };
+        let key = SegmentId { owner: range.owner(), base: range.base() };
         let found = descriptors.bytes_of(env, key, bytes);
         let slots = descriptors.slots.remove(&key)?;
         let client = self.members.get(key.owner)?;
@@ -444,7 +446,7 @@ impl Namespace {
     /// Returns the number of names without a value that still exists. The daemon removes these names
     /// when their owners have ended: see `survey_names`.
     fn lost_names(&self) -> usize {
-        let is_lost = |&(owner, entry): &(u16, u32)| {
+        let is_lost = |&(owner, entry): &(ClientNo, u32)| {
             let Some(owner) = self.members.get(owner) else { return true };
             let owner_word = OwnerWord(self.context.directory.names[entry as usize].owner_word.peek());
             // A cell that exists has no value if its owner has deleted the value.
@@ -460,7 +462,7 @@ impl Namespace {
         let range = RangeWord(line.range.peek());
         if range.is_lent() {
             line.range.set(0);
-            if let Some(entry) = self.context.directory.members.get(usize::from(range.catalogue())) {
+            if let Some(entry) = self.context.directory.members.get(usize::from(range.owner())) {
                 entry.geometry.add(1);
             }
         }
@@ -469,11 +471,11 @@ impl Namespace {
 }
 
 /// Returns the owner of a ring. The ring must have the length that the directory records.
-fn ring_owner(d: &Directory, RingId { place, id }: RingId, bytes: u64) -> Option<u16> {
+fn ring_owner(d: &Directory, RingId { place, id }: RingId, bytes: u64) -> Option<ClientNo> {
     let line = d.streams.get(place as usize)?;
     let capacity = u32::try_from(line.capacity.peek()).ok().filter(|it| it.is_power_of_two() && *it <= CAPACITY_MAX)?;
     let whole = bytes == length::ring(capacity);
-    (line.id.peek() == id && whole).then(|| line.catalogue.peek() as u16)
+    (line.id.peek() == id && whole).then(|| ClientNo::low(line.catalogue.peek()))
 }
 
 /// Charges a sheet and returns it.

@@ -12,6 +12,7 @@ use crate::core::orders::{Making, Order};
 use crate::core::parts::Parts;
 use crate::core::range::{SegmentSize, SizeOnDevice, SlotRange};
 use tensorlend_layout::directory::DEVICES;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::wire::{Allocator, DeviceSegment, LendingId, Refusal, Reply};
 use tensorlend_layout::word::RangeWord;
 
@@ -104,7 +105,7 @@ impl Segments {
             .keep(slots.mem, Label::Slots { namespace: parts.context.ledger.id(), owner: catalogue, base });
         let lend = vec![(segment.mem, Lending::Device), (slots.mem, Lending::Write)];
         let on_device = OnDevice { number, since_ns, export };
-        let lending = LendingId { catalogue, base, since_ns };
+        let lending = LendingId { owner: catalogue, base, since_ns };
         devices.lent(lending, Some(catalogue));
         let segment = Segment {
             mem: segment.mem,
@@ -128,7 +129,7 @@ impl Segments {
 
     /// Returns the response that describes a device segment to its owner or a reader. Returns
     /// `None` for host memory.
-    pub fn describe_on_device(parts: &Parts<'_>, catalogue: u16, base: u32) -> Option<DeviceSegment> {
+    pub fn describe_on_device(parts: &Parts<'_>, catalogue: ClientNo, base: u32) -> Option<DeviceSegment> {
         let segment = parts.members.get(catalogue)?.segments.get(&base)?;
         let OnDevice { number, since_ns, export } = segment.device?;
         Some(DeviceSegment {
@@ -136,7 +137,7 @@ impl Segments {
             bytes: segment.bytes,
             slots_log2: segment.slots_log2,
             geometry: parts.context.directory.entry(catalogue).geometry.peek(),
-            lending: LendingId { catalogue, base, since_ns },
+            lending: LendingId { owner: catalogue, base, since_ns },
             export,
         })
     }

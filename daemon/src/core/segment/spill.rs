@@ -32,6 +32,7 @@ use crate::core::orders::{Making, Part, Purpose};
 use crate::core::parts::Parts;
 use crate::core::settings::{Payer, SpillSettings};
 use crate::core::spills::{SpillWrite, Whose};
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::size::bytes_exact;
 use tensorlend_layout::wire::{LimitKind, Refusal};
 
@@ -158,7 +159,7 @@ impl Segments {
     }
 
     /// Handles a request for a segment that may be in a file. Returns `None` for a segment in memory, which the caller lends.
-    pub fn recall(parts: &mut Parts<'_>, catalogue: u16, base: u32) -> Option<Answer> {
+    pub fn recall(parts: &mut Parts<'_>, catalogue: ClientNo, base: u32) -> Option<Answer> {
         let (id, client) = (parts.context.ledger.id(), parts.members.me(catalogue));
         let uid = client.uid;
         let segment = client.segments.get_mut(base).expect("the caller found it");
@@ -216,7 +217,7 @@ impl Segments {
             unreachable!("its memory was on order");
         };
         if let Err(reason) = made {
-            tracing::error!(client = whose.catalogue, "a spilled segment could not be read: {reason}");
+            tracing::error!(client = whose.catalogue.get(), "a spilled segment could not be read: {reason}");
             parts.env.spills.failures += 1;
             segment.residence = Residence::File { failed: Some(reason) };
             parts.env.count_no_more(making);

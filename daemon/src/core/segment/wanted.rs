@@ -14,6 +14,7 @@ use crate::core::env::Env;
 use crate::core::parts::Parts;
 use crate::core::settings::{Payer, Role};
 use tensorlend_layout::directory::{Directory, WANTED_OUT_SINCE};
+use tensorlend_layout::number::ClientNo;
 
 /// Maximum number of segments of living owners that the daemon asks for at a time.
 const LIVING_MAX: usize = 4;
@@ -48,7 +49,11 @@ impl Segments {
     /// release segments, those lent first, unless it waits for others. `counts` selects by the owner's number and uid. An owner is
     /// not asked while `is_busy`, because it waits for a reply and cannot send a request. Returns
     /// true if clients may let go of a segment soon.
-    pub fn want_out(parts: &mut Parts<'_>, counts: impl Fn(&Client) -> bool, is_busy: impl Fn(u16) -> bool) -> bool {
+    pub fn want_out(
+        parts: &mut Parts<'_>,
+        counts: impl Fn(&Client) -> bool,
+        is_busy: impl Fn(ClientNo) -> bool,
+    ) -> bool {
         if parts.context.ledger.limits().payer == Payer::Client {
             return false;
         }

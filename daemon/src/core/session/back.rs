@@ -46,7 +46,7 @@ impl Core {
         let (_, role) = self.role_in(&back.namespace, &peer).ok_or_else(unknown)?;
         let id = self.namespaces.id_of(&back.namespace).ok_or_else(unknown)?;
         let namespace = self.namespaces.get_mut(&id).expect("names lead to namespaces");
-        let client = namespace.members.get_mut(back.catalogue).ok_or_else(unknown)?;
+        let client = namespace.members.get_mut(back.client).ok_or_else(unknown)?;
         // A process without a number here is in its own pid namespace, as under the previous
         // daemon.
         if !client.is_disconnected()
@@ -64,7 +64,7 @@ impl Core {
         if has_more {
             // Some of the client's memory is lost, and the daemon would lend its slot numbers
             // again.
-            namespace.end_client(&mut self.env, back.catalogue);
+            namespace.end_client(&mut self.env, back.client);
             return Err(unknown());
         }
         for base in &released {
@@ -77,9 +77,9 @@ impl Core {
         client.role = role;
         client.versions = versions;
         self.conns.get_mut(&conn).expect("the requester is connected").joined =
-            Some(Joined { namespace: id, catalogue: back.catalogue, role });
+            Some(Joined { namespace: id, catalogue: back.client, role });
         if let Some(segments) = &back.segments {
-            let lent: Vec<u32> = self.namespaces[&id].members[back.catalogue].segments.keys().copied().collect();
+            let lent: Vec<u32> = self.namespaces[&id].members[back.client].segments.keys().copied().collect();
             let namespace = self.namespaces.get_mut(&id).expect("found above");
             // The previous daemon ended while it lent or reclaimed this segment, so the client does
             // not have the segment.
@@ -87,19 +87,19 @@ impl Core {
                 let _ = namespace.segments.return_segment(
                     &mut Parts { env: &mut self.env, context: &mut namespace.context, members: &mut namespace.members },
                     &mut namespace.devices,
-                    back.catalogue,
+                    back.client,
                     base,
                 );
             }
         }
         let namespace = self.namespaces.get_mut(&id).expect("found above");
-        namespace.members.drop_cells_after(&mut self.env, back.catalogue, back.cells);
+        namespace.members.drop_cells_after(&mut self.env, back.client, back.cells);
         if role != Role::Reader {
-            namespace.bindings.assert_claims(&mut namespace.context, back.catalogue, &back.claims);
+            namespace.bindings.assert_claims(&mut namespace.context, back.client, &back.claims);
         }
         let directory = namespace.context.directory.mem();
         let lend = vec![(directory, Lending::Read), (directory, Lending::Wakeup)];
-        let welcome = namespace.members.welcome(&self.env, &namespace.context, back.catalogue);
+        let welcome = namespace.members.welcome(&self.env, &namespace.context, back.client);
         Ok(Outcome::Lend(Reply::Welcome(welcome), lend, Lent::Back))
     }
 
@@ -129,7 +129,7 @@ impl Core {
         let older = namespace.members[joined.catalogue].versions.note();
         tracing::info!(
             namespace = name,
-            client = joined.catalogue,
+            client = joined.catalogue.get(),
             pid,
             uid,
             "{who} came back to namespace {name}{older}"

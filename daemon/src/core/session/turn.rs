@@ -12,6 +12,7 @@ use crate::core::parts::Parts;
 use crate::core::probes::Probing;
 use crate::core::settings::Peer;
 use crate::core::who::Who;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::versions;
 use tensorlend_layout::wire::{PROTOCOL_OWN_VIEW, Reason, Refusal, Reply};
 
@@ -140,7 +141,7 @@ impl Core {
     /// Returns a connection's namespace and client number, for the log.
     pub(super) fn place(&self, joined: Option<Joined>) -> (Option<&str>, Option<u16>) {
         let namespace = joined.and_then(|joined| self.namespaces.get(&joined.namespace));
-        (namespace.map(|namespace| namespace.context.ledger.name()), joined.map(|joined| joined.catalogue))
+        (namespace.map(|namespace| namespace.context.ledger.name()), joined.map(|joined| joined.catalogue.get()))
     }
 
     /// Handles the end of the process of an ended connection.
@@ -291,7 +292,7 @@ impl Core {
                 context: &mut namespace.context,
                 members: &mut namespace.members,
             });
-            let catalogues: Vec<u16> = namespace.members.numbers();
+            let catalogues: Vec<ClientNo> = namespace.members.numbers();
             for catalogue in catalogues {
                 namespace.drop_client(&mut self.env, catalogue);
             }

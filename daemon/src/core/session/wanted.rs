@@ -6,6 +6,7 @@ use crate::core::client::Client;
 use crate::core::parts::Parts;
 use crate::core::segment::Segments;
 use std::collections::BTreeSet;
+use tensorlend_layout::number::ClientNo;
 
 impl Core {
     /// Asks clients to let go of segments in memory: see [`Segments::want_out`]. `counts` selects by
@@ -14,7 +15,7 @@ impl Core {
     pub(super) fn want_out(&mut self, asker: Option<Joined>, counts: impl Fn(NamespaceId, &Client) -> bool) -> bool {
         let Self { env, namespaces, conns, .. } = self;
         let waits = conns.values().filter(|conn| !matches!(conn.phase, Phase::Idle | Phase::Lent(_)));
-        let busy: BTreeSet<(NamespaceId, u16)> = waits
+        let busy: BTreeSet<(NamespaceId, ClientNo)> = waits
             .filter_map(|conn| conn.joined)
             .chain(asker)
             .map(|joined| (joined.namespace, joined.catalogue))

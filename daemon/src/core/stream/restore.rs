@@ -12,6 +12,7 @@ use crate::core::parts::Parts;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::directory::StreamEntry;
 use tensorlend_layout::name::{self, KeyKind};
+use tensorlend_layout::number::{ClientNo, CursorNo};
 use tensorlend_layout::wire::Policy;
 use tensorlend_layout::word::SubscriberWord;
 
@@ -30,7 +31,7 @@ pub struct RingId {
     pub id: u64,
 }
 /// Wake descriptors by their stream's id, catalogue and cursor.
-pub type Wakes = BTreeMap<(u64, u16, u16), MemId>;
+pub type Wakes = BTreeMap<(u64, ClientNo, CursorNo), MemId>;
 
 impl Streams {
     /// Restores the streams of a directory with the rings that outlived the previous daemon. A
@@ -47,7 +48,7 @@ impl Streams {
         let mut streams = Streams::new(parts.context.ledger.limits().streams_max);
         for (entry, owner_word, key) in parts.context.directory.live_keys(KeyKind::Stream, Some) {
             let Some((KeyKind::Stream, name)) = name::parse(&key) else { continue };
-            let (place, producer) = (owner_word.cell(), owner_word.catalogue());
+            let (place, producer) = (owner_word.cell(), owner_word.owner());
             let line = parts.context.directory.streams.get(place as usize).filter(|line| line.id.peek() <= IDS_MAX);
             let id = line.map_or(0, |line| line.id.peek());
             newest = newest.max(id);
@@ -100,8 +101,8 @@ impl Streams {
         let mut subscribers: Vec<Option<Subscriber>> = Vec::new();
         for word in &line.subscribers {
             let it = SubscriberWord(word.peek());
-            let whose = (it.catalogue(), it.cursor());
-            let client = members.get(it.catalogue()).filter(|c| c.is_disconnected() && c.member.epoch() == it.epoch());
+            let whose = (it.client(), it.cursor());
+            let client = members.get(it.client()).filter(|c| c.is_disconnected() && c.member.epoch() == it.epoch());
             let counts = word.peek() != 0 && client.is_some() && seen.insert(whose);
             if word.peek() != 0 && !counts {
                 word.set(0);

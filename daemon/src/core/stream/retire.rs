@@ -15,6 +15,7 @@ use crate::core::context::Context;
 use crate::core::env::Env;
 use crate::core::members::Members;
 use crate::core::parts::Parts;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::wire::Reply;
 
 /// Maximum number of streams that one turn retires. The daemon serves other requests between turns.
@@ -56,7 +57,12 @@ impl Streams {
 
     /// Handles a producer's report that it has closed a stream. The ring's word `closed` is
     /// authoritative.
-    pub fn stream_closed(&mut self, parts: &Parts<'_>, producer: u16, StreamId { place, id }: StreamId) -> Outcome {
+    pub fn stream_closed(
+        &mut self,
+        parts: &Parts<'_>,
+        producer: ClientNo,
+        StreamId { place, id }: StreamId,
+    ) -> Outcome {
         if self.table.get(&place).is_some_and(|s| s.producer == producer && s.id == id) {
             self.update_idle_time(parts.env, parts.members, place);
         }

@@ -8,6 +8,7 @@ use crate::core::owners::Owners;
 use crate::core::settings::{Principal, Settings};
 use std::sync::Arc;
 use tensorlend_layout::catalogue::SlotRecord;
+use tensorlend_layout::number::CursorNo;
 use tensorlend_layout::search::SEARCH_MAX;
 use tensorlend_layout::tensor::{SlotInfo, SlotKind};
 use tensorlend_layout::wire::{LimitKind, NamespaceUse, Policy, Refusal, Reply, Request, Stat};
@@ -102,7 +103,7 @@ fn descriptors_of_sessions_segments_and_subscribers_are_counted_and_come_back() 
     w.segment(&a);
     w.ask(&a, &Request::StreamOpen { name: "s".into(), capacity: 4, policy: Policy::Block });
     assert_eq!(figures(&mut w, &a).uids[0].descriptors, before + 3, "a segment, its slots, a ring");
-    w.say(a.conn, &Request::SubscribePollable { name: "s".into(), cursor: 0 });
+    w.say(a.conn, &Request::SubscribePollable { name: "s".into(), cursor: CursorNo::new(0) });
     assert!(matches!(w.hear(a.conn), Some((Reply::Stream { .. }, _))));
     w.say(a.conn, &Request::Ack);
     assert_eq!(figures(&mut w, &a).uids[0].descriptors, before + 4, "and a wake descriptor");

@@ -2,16 +2,17 @@
 
 use super::world::{Client, World, settings};
 use crate::core::settings::{Mode, Settings};
+use tensorlend_layout::number::{ClientNo, CursorNo};
 use tensorlend_layout::wire::{Policy, Reply, Request};
 
-const NOBODY: [u16; 0] = [];
+const NOBODY: [ClientNo; 0] = [];
 
-fn audience(owner: &Client) -> Vec<u16> {
+fn audience(owner: &Client) -> Vec<ClientNo> {
     owner.directory.audience(owner.number()).collect()
 }
 
 /// Returns a client with this number; numbers are reused in turn.
-fn join_as(w: &mut World, number: u16) -> Client {
+fn join_as(w: &mut World, number: ClientNo) -> Client {
     for _ in 0..20 {
         let client = w.join(1);
         if client.number() == number {
@@ -30,14 +31,14 @@ fn who_is_shown_something_is_listed_before_the_reply() {
     w.ask(&owner, &Request::StreamOpen { name: "s".into(), capacity: 4, policy: Policy::Error });
     assert_eq!(audience(&owner), NOBODY);
     // Neither request lets the client lease a slot.
-    w.ask(&idle, &Request::CellsOf { catalogue, part: 0 });
-    w.ask(&idle, &Request::LeasesOf { catalogue });
-    w.ask(&owner, &Request::SegmentOf { catalogue, slot });
+    w.ask(&idle, &Request::CellsOf { client: catalogue, part: 0 });
+    w.ask(&idle, &Request::LeasesOf { client: catalogue });
+    w.ask(&owner, &Request::SegmentOf { owner: catalogue, slot });
     assert_eq!(audience(&owner), NOBODY);
     let requests = [
-        (&by_segment, Request::SegmentOf { catalogue, slot }),
-        (&by_slots, Request::SlotsOf { catalogue, slot }),
-        (&by_stream, Request::Subscribe { name: "s".into(), cursor: 0, wake: false }),
+        (&by_segment, Request::SegmentOf { owner: catalogue, slot }),
+        (&by_slots, Request::SlotsOf { owner: catalogue, slot }),
+        (&by_stream, Request::Subscribe { name: "s".into(), cursor: CursorNo::new(0), wake: false }),
     ];
     for (asker, request) in &requests {
         w.say(asker.conn, request);
@@ -45,10 +46,10 @@ fn who_is_shown_something_is_listed_before_the_reply() {
         w.hear(asker.conn);
         w.say(asker.conn, &Request::Ack);
     }
-    assert_eq!(audience(&owner), [2, 3, 4]);
+    assert_eq!(audience(&owner), [2, 3, 4].map(ClientNo::new));
     assert_eq!(audience(&by_segment), NOBODY);
     w.hang_up(&by_slots);
-    assert_eq!(audience(&owner), [2, 4], "a disconnected client leaves");
+    assert_eq!(audience(&owner), [2, 4].map(ClientNo::new), "a disconnected client leaves");
 }
 
 /// A disconnected reader's number goes to another client, and the owner's number to another owner.
@@ -57,7 +58,7 @@ fn who_has_the_number_next_has_seen_nothing() {
     let mut w = World::new(settings());
     let (owner, reader) = (w.join(1), w.join(1));
     let (catalogue, slot) = (owner.number(), w.segment(&owner).base);
-    let request = Request::SegmentOf { catalogue, slot };
+    let request = Request::SegmentOf { owner: catalogue, slot };
     assert!(matches!(w.ask(&reader, &request), Reply::Segment { .. }));
     w.hang_up(&reader);
     let next = join_as(&mut w, reader.number());
@@ -75,7 +76,7 @@ fn an_audience_outlives_the_daemon() {
     let mut w = World::new(system());
     let (owner, reader) = (w.join(1), w.join(1));
     let (catalogue, slot) = (owner.number(), w.segment(&owner).base);
-    w.ask(&reader, &Request::SegmentOf { catalogue, slot });
+    w.ask(&reader, &Request::SegmentOf { owner: catalogue, slot });
     w.replace_daemon(system());
     assert_eq!(audience(&owner), [reader.number()]);
 }

@@ -190,7 +190,7 @@ fn what_a_client_with_many_names_leaves_is_looked_through_in_slices() {
     // All items that are bound to this cell lead to the segment, too. The test is not about them.
     a.words().cells[2].cell.set(Cell::new(1, leased.base).0);
     b.lease(0, a.number(), Cell::new(1, leased.base));
-    let segment = |slot| Request::SegmentOf { catalogue: from.catalogue(), slot };
+    let segment = |slot| Request::SegmentOf { owner: from.owner(), slot };
     w.hang_up(&a);
     assert!(w.core.units_spent() <= MOST);
     assert_eq!(w.stat().segments, 4, "it has only begun");
@@ -233,7 +233,7 @@ fn a_name_that_is_renamed_during_the_look_keeps_its_memory() {
     assert_eq!(w.ask(&b, &Request::Rename { from: "from".into(), to: "to".into() }), Reply::Done);
     slices(&mut w);
     assert_eq!(w.stat().segments, 2);
-    let segment = Request::SegmentOf { catalogue: from.catalogue(), slot: renamed.base };
+    let segment = Request::SegmentOf { owner: from.owner(), slot: renamed.base };
     assert!(matches!(w.ask(&b, &segment), Reply::Segment { .. }), "a name leads to it");
 }
 

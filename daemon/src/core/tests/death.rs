@@ -2,6 +2,7 @@ use super::world::{Client, World, settings};
 use crate::core::event::MemId;
 use crate::core::label::Label;
 use crate::core::settings::{Mode, Settings};
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::wire::{Refusal, Reply, Request};
 use tensorlend_layout::word::{Cell, Member, MemberState, OwnerWord};
 
@@ -22,12 +23,12 @@ fn drafts_go_and_what_was_published_stays() {
     let stat = w.stat();
     assert_eq!((stat.segments, stat.names, stat.clients, stat.frozen), (1, 1, 1, 1));
     assert_eq!(Member(b.directory.members[1].member.peek()).state(), MemberState::Closed);
-    assert_eq!(b.find("x").map(OwnerWord::catalogue), Some(1));
+    assert_eq!(b.find("x").map(OwnerWord::owner), Some(ClientNo::new(1)));
     assert_eq!(b.find("deleted"), None);
-    let of = |slot| Request::SegmentOf { catalogue: 1, slot };
+    let of = |slot| Request::SegmentOf { owner: ClientNo::new(1), slot };
     assert!(matches!(w.ask(&b, &of(published.base)), Reply::Segment { .. }));
     assert!(matches!(w.ask(&b, &of(draft.base)), Reply::Refused(Refusal::NotFound(_))));
-    assert!(matches!(w.ask(&b, &Request::LeasesOf { catalogue: 1 }), Reply::Refused(Refusal::NotFound(_))));
+    assert!(matches!(w.ask(&b, &Request::LeasesOf { client: ClientNo::new(1) }), Reply::Refused(Refusal::NotFound(_))));
     assert_eq!(w.ask(&b, &delete("x")), Reply::Deleted { existed: true });
     w.wait_ns(100_000_000);
     let stat = w.stat();

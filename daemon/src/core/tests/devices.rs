@@ -4,6 +4,7 @@ use super::world::{Client, DEVICE_SEGMENT, World, device, settings};
 use crate::core::settings::{DeviceSettings, Mode, NamespaceLimits, Settings};
 use crate::core::{Event, Lending, MemId};
 use tensorlend_layout::catalogue::SlotRecord;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::{Allocator, DeviceSegment, LendingId, LimitKind, Refusal, Reply, Request};
 use tensorlend_layout::word::{Cell, Member, MemberState, SLOT_NONE};
@@ -79,7 +80,7 @@ impl World {
     }
 }
 
-fn is_open(client: &Client, number: u16) -> bool {
+fn is_open(client: &Client, number: ClientNo) -> bool {
     Member(client.directory.members[usize::from(number)].member.peek()).state() == MemberState::Open
 }
 
@@ -99,7 +100,7 @@ fn a_segment_is_listed_with_its_device_lent_and_shown() {
         );
         let line = a.directory.segments.iter().find(|line| line.place.peek() != 0).expect("it has a line");
         assert_eq!((line.place.peek(), line.since_ns.peek()), (Allocator::Pool.code(), lent.lending().since_ns));
-        let seen = w.on_device_of(&b, &Request::SegmentOf { catalogue: a.number(), slot: lent.base() + 3 });
+        let seen = w.on_device_of(&b, &Request::SegmentOf { owner: a.number(), slot: lent.base() + 3 });
         assert_eq!((&seen.reply, seen.mem), (&lent.reply, lent.mem));
         // A host segment has other slots, and counts in other metrics.
         let host = w.segment(&a);
@@ -123,7 +124,7 @@ fn what_is_given_back_is_charged_until_its_last_holder_lets_go() {
     let mut w = World::new(settings());
     let (a, b) = (w.join(1), w.join(1));
     let lent = w.device_segment(&a);
-    w.on_device_of(&b, &Request::SegmentOf { catalogue: a.number(), slot: lent.base() });
+    w.on_device_of(&b, &Request::SegmentOf { owner: a.number(), slot: lent.base() });
     b.lease(0, a.number(), Cell::new(1, lent.base()));
     let give_back = Request::ReturnSegment { base: lent.base() };
     assert!(matches!(w.ask(&a, &give_back), Reply::Refused(Refusal::Bad(_))), "it is leased");
@@ -252,7 +253,7 @@ fn a_holder_that_ends_departs_with_its_process_and_a_quarantine() {
     let draft = w.device_segment(&a);
     let lent = w.publish_on_device(&a, "x", 0);
     let theirs = w.publish_on_device(&b, "y", 0);
-    w.on_device_of(&a, &Request::SegmentOf { catalogue: b.number(), slot: theirs.base() });
+    w.on_device_of(&a, &Request::SegmentOf { owner: b.number(), slot: theirs.base() });
     a.lease(0, b.number(), Cell::new(1, theirs.base()));
     w.hang_up(&a);
     w.wait_ns(20_000_000_000);
@@ -260,7 +261,7 @@ fn a_holder_that_ends_departs_with_its_process_and_a_quarantine() {
     assert!(w.awaited.contains(&a.conn) && is_open(&b, a.number()));
     assert_eq!((w.stat().clients, w.stat().segments), (1, 3), "its draft is not freed");
     assert!(matches!(w.ask(&b, &Request::ReturnSegment { base: theirs.base() }), Reply::Refused(Refusal::Bad(_))));
-    assert!(matches!(w.ask(&b, &Request::LeasesOf { catalogue: a.number() }), Reply::Sheet { .. }));
+    assert!(matches!(w.ask(&b, &Request::LeasesOf { client: a.number() }), Reply::Sheet { .. }));
     w.awaited.remove(&a.conn);
     w.happen(Event::Exited { conn: a.conn });
     w.wait_ns(QUARANTINE_NS - 2);
@@ -270,7 +271,7 @@ fn a_holder_that_ends_departs_with_its_process_and_a_quarantine() {
     assert_eq!(w.stat().segments, 2, "the draft is freed, and the published value stays");
     assert!(!w.on_device.contains_key(&draft.mem) || w.device_bytes().1 == 2 * DEVICE_SEGMENT);
     assert!(b.find("x").is_some());
-    let seen = w.on_device_of(&b, &Request::SegmentOf { catalogue: a.number(), slot: lent.base() });
+    let seen = w.on_device_of(&b, &Request::SegmentOf { owner: a.number(), slot: lent.base() });
     assert_eq!(seen.lending(), lent.lending());
     // No name leads to the segment any more, but a client has it mapped.
     w.ask(&b, &Request::Delete { name: "x".into() });
@@ -305,7 +306,7 @@ fn a_process_that_cannot_be_watched_is_lent_no_device_memory() {
     let lent = w.publish_on_device(&a, "x", 0);
     w.watches = false;
     let b = w.join(1);
-    let of = Request::SegmentOf { catalogue: a.number(), slot: lent.base() };
+    let of = Request::SegmentOf { owner: a.number(), slot: lent.base() };
     for request in [wish(1), of] {
         let Reply::Refused(Refusal::Bad(why)) = w.ask(&b, &request) else { panic!() };
         assert!(why.contains("can watch"), "{why}");
@@ -335,7 +336,7 @@ fn one_who_breaks_a_rule_is_watched_before_it_is_hung_up_on() {
 fn one_message_names_so_many_lendings_and_no_more() {
     let mut w = World::new(settings());
     let a = w.join(1);
-    let lending = LendingId { catalogue: 1, base: 0, since_ns: 7 };
+    let lending = LendingId { owner: ClientNo::new(1), base: 0, since_ns: 7 };
     for (count, taken) in [(1024, true), (1025, false)] {
         let lendings = vec![lending; count];
         for request in [Request::Unmapped { lendings: lendings.clone() }, Request::Mapped { lendings, last: true }] {

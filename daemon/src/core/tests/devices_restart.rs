@@ -33,7 +33,7 @@ fn segments_are_lent_on_and_charged_as_before() {
         assert_eq!(w.device_bytes(), (DEVICE_SEGMENT, DEVICE_SEGMENT));
         assert!(matches!(w.come_back(&mut a, Some(vec![lent.base()])), Reply::Welcome(_)));
         assert!(matches!(w.come_back(&mut b, Some(vec![])), Reply::Welcome(_)));
-        let seen = w.on_device_of(&b, &Request::SegmentOf { catalogue: a.number(), slot: lent.base() });
+        let seen = w.on_device_of(&b, &Request::SegmentOf { owner: a.number(), slot: lent.base() });
         assert_eq!((seen.lending(), seen.reply.export), (lent.lending(), lent.reply.export));
         tells(&mut w, &a, &[lent.lending()]);
         tells(&mut w, &b, &[]);
@@ -54,7 +54,7 @@ fn until_all_have_told_each_is_taken_for_a_holder() {
     let mut w = World::new(system());
     let (mut a, mut b) = (w.join(1), w.join(1));
     let (lent, given_up) = (w.device_segment(&a), w.device_segment(&a));
-    w.on_device_of(&b, &Request::SegmentOf { catalogue: a.number(), slot: given_up.base() });
+    w.on_device_of(&b, &Request::SegmentOf { owner: a.number(), slot: given_up.base() });
     returns(&mut w, &a, &given_up);
     w.unmap(&a, &given_up);
     let label = w.stored.values().find(|label| matches!(label, Label::DeviceOrphaned { .. })).cloned();
@@ -102,7 +102,7 @@ fn one_that_was_about_to_depart_does_so_under_the_next_daemon() {
     let mut w = World::new(system());
     let (a, mut b) = (w.join(1), w.join(1));
     let lent = w.publish_on_device(&b, "x", 0);
-    w.on_device_of(&a, &Request::SegmentOf { catalogue: b.number(), slot: lent.base() });
+    w.on_device_of(&a, &Request::SegmentOf { owner: b.number(), slot: lent.base() });
     a.lease(0, b.number(), Cell::new(1, lent.base()));
     w.hang_up(&a);
     assert!(w.awaited.contains(&a.conn));
@@ -175,7 +175,7 @@ fn devices_keep_their_places_in_a_directory() {
     // One device was removed, and another added.
     w.replace_daemon(Settings { devices: vec![other(4), device()], ..system() });
     assert!(matches!(w.come_back(&mut a, Some(vec![lent.base()])), Reply::Welcome(_)));
-    let seen = w.on_device_of(&a, &Request::SegmentOf { catalogue: a.number(), slot: lent.base() });
+    let seen = w.on_device_of(&a, &Request::SegmentOf { owner: a.number(), slot: lent.base() });
     assert_eq!((seen.reply.uuid, seen.lending()), (device().uuid, lent.lending()));
     let listed = &a.directory.head().devices;
     let at =

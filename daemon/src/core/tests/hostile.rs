@@ -287,7 +287,7 @@ fn an_acknowledgement_is_due_from_the_lending_on() {
     let mut w = World::new(settings());
     let (late, b) = (w.join_unacknowledged(1, None), w.join(1));
     w.wait_ns(4_900_000_000);
-    w.say(b.conn, &Request::CellsOf { catalogue: late.number(), part: 0 });
+    w.say(b.conn, &Request::CellsOf { client: late.number(), part: 0 });
     assert!(w.hear(b.conn).is_none());
     w.wait_ns(101_000_000);
     assert!(matches!(w.hear(b.conn), Some((Reply::Refused(Refusal::NotFound(_)), _))));

@@ -3,6 +3,7 @@ use super::super::settings::Settings;
 use super::world::{SEGMENT, World, settings};
 use crate::core::settings::Mode;
 use tensorlend_layout::header::{Magic, SheetHeader};
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::wire::{LimitKind, Refusal, Reply, Request};
 use tensorlend_layout::word::{Cell, RangeWord};
 
@@ -32,15 +33,15 @@ fn segments_have_ranges_and_readers_get_them_after_the_writer() {
     );
     assert_eq!(w.segment(&a).base, 16, "the gap is used");
     let range = RangeWord(a.directory.segments[0].range.peek());
-    assert_eq!((range.is_lent(), range.catalogue(), range.base(), range.slots()), (true, 1, 0, 16));
+    assert_eq!((range.is_lent(), range.owner().get(), range.base(), range.slots()), (true, 1, 0, 16));
     assert_eq!(a.directory.head().bytes_lent.peek(), 5 * SEGMENT + 4096);
     assert_eq!(a.directory.members[1].bytes.peek(), 5 * SEGMENT + 4096);
-    let found = w.ask(&b, &Request::SegmentOf { catalogue: 1, slot: 100 });
+    let found = w.ask(&b, &Request::SegmentOf { owner: ClientNo::new(1), slot: 100 });
     assert!(matches!(found, Reply::Segment { base: 64, .. }));
-    let none = w.ask(&b, &Request::SegmentOf { catalogue: 1, slot: 33 });
+    let none = w.ask(&b, &Request::SegmentOf { owner: ClientNo::new(1), slot: 33 });
     assert!(matches!(none, Reply::Refused(Refusal::NotFound(_))));
     w.say(a.conn, &SEGMENT_REQUEST);
-    w.say(b.conn, &Request::SegmentOf { catalogue: 1, slot: 32 });
+    w.say(b.conn, &Request::SegmentOf { owner: ClientNo::new(1), slot: 32 });
     assert!(matches!(w.refusal(b.conn), Refusal::NotFound(_)), "its writer has not mapped it");
     w.hang_up(&a);
     w.hang_up(&b);
@@ -198,9 +199,15 @@ fn cells_come_in_parts() {
     let mut w = World::new(settings());
     let (a, b) = (w.join(1), w.join(1));
     assert!(matches!(w.ask(&a, &Request::GrowCells), Reply::Cells { part: 1, .. }));
-    assert!(matches!(w.ask(&b, &Request::CellsOf { catalogue: 1, part: 1 }), Reply::Cells { part: 1, .. }));
-    assert!(matches!(w.ask(&b, &Request::CellsOf { catalogue: 1, part: 2 }), Reply::Refused(Refusal::NotFound(_))));
-    assert!(matches!(w.ask(&b, &Request::CellsOf { catalogue: 7, part: 0 }), Reply::Refused(Refusal::NotFound(_))));
+    assert!(matches!(w.ask(&b, &Request::CellsOf { client: ClientNo::new(1), part: 1 }), Reply::Cells { part: 1, .. }));
+    assert!(matches!(
+        w.ask(&b, &Request::CellsOf { client: ClientNo::new(1), part: 2 }),
+        Reply::Refused(Refusal::NotFound(_))
+    ));
+    assert!(matches!(
+        w.ask(&b, &Request::CellsOf { client: ClientNo::new(7), part: 0 }),
+        Reply::Refused(Refusal::NotFound(_))
+    ));
     for part in 2..=4 {
         assert_eq!(w.ask(&a, &Request::GrowCells), Reply::Cells { part, geometry: 1 });
     }

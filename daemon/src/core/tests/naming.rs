@@ -11,10 +11,10 @@ fn bind_take_over_delete() {
     let mut w = World::new(settings());
     let (a, b) = (w.join(1), w.join(1));
     let first = w.bind(&a, "x", 1, Cell::new(1, 0));
-    assert_eq!((first.catalogue(), first.cell()), (a.number(), 1));
+    assert_eq!((first.owner(), first.cell()), (a.number(), 1));
     assert_eq!(w.bind(&a, "x", 1, Cell::new(1, 0)), first, "asked again, nothing moves");
     let second = w.bind(&b, "x", 4, Cell::new(1, 0));
-    assert_eq!((second.catalogue(), second.cell(), second.version()), (b.number(), 4, first.version() + 1));
+    assert_eq!((second.owner(), second.cell(), second.version()), (b.number(), 4, first.version() + 1));
     assert_eq!(a.directory.members[1].notices.peek(), 1);
     assert_eq!(w.ask(&a, &Request::Notices), Reply::Notices { cells: vec![1], more: false });
     assert_eq!(w.ask(&a, &Request::Notices), Reply::Notices { cells: vec![], more: false });
@@ -79,7 +79,7 @@ fn tidy_forgets_what_still_leads_to_the_cell() {
     w.bind(&b, "y", 3, Cell::new(1, 0));
     let names = vec![("x".into(), 1), ("y".into(), 2), ("z".into(), 3)];
     assert_eq!(w.ask(&a, &Request::Tidy { names }), Reply::Done);
-    assert_eq!((a.find("x"), a.find("y").map(OwnerWord::catalogue)), (None, Some(b.number())));
+    assert_eq!((a.find("x"), a.find("y").map(OwnerWord::owner)), (None, Some(b.number())));
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn announcements_come_into_the_directory_first() {
     announce(&a, "x", 3, 0);
     announce(&a, "y", 4, 1);
     let owner_word = w.bind(&b, "x", 0, Cell::new(1, 0));
-    assert_eq!((owner_word.catalogue(), a.find("y").map(OwnerWord::cell)), (b.number(), Some(4)));
+    assert_eq!((owner_word.owner(), a.find("y").map(OwnerWord::cell)), (b.number(), Some(4)));
     assert_eq!(w.ask(&a, &Request::Notices), Reply::Notices { cells: vec![3], more: false });
     let absorbed = tensorlend_layout::word::Absorbed(a.directory.members[1].absorbed.peek());
     assert_eq!(absorbed.index(), 2);
@@ -179,7 +179,7 @@ fn a_name_is_renamed_for_an_owner_that_is_gone() {
     assert!(matches!(w.ask(&b, &rename("none", "y")), Reply::Refused(Refusal::NotFound(_))));
     w.hang_up(&a);
     assert_eq!(w.ask(&b, &rename("x", "y")), Reply::Done);
-    assert_eq!((b.find("x"), b.find("y").map(OwnerWord::catalogue)), (None, Some(a.number())));
+    assert_eq!((b.find("x"), b.find("y").map(OwnerWord::owner)), (None, Some(a.number())));
     assert_eq!(w.ask(&b, &Request::Notices), Reply::Notices { cells: vec![0], more: false });
     assert_eq!(w.ask(&b, &delete("y")), Reply::Deleted { existed: true });
     w.hang_up(&b);

@@ -1,6 +1,7 @@
 //! Observers: they see names, sizes and holders of all namespaces, and get nothing else.
 
 use super::world::{World, hello, settings};
+use tensorlend_layout::number::{ClientNo, CursorNo};
 
 use crate::core::settings::{Principal, Settings};
 use crate::core::{ConnId, Event};
@@ -52,11 +53,14 @@ fn an_observer_sees_names_sizes_and_holders_of_all_namespaces() {
     );
     let seen = names(&mut w, watcher, "uid:1");
     let Holds::Value { client, lease, .. } = seen[0].1 else { panic!("{seen:?}") };
-    assert_eq!((seen.len(), seen[0].0.as_str(), client, lease), (1, "weights", a.number(), value.lease(1).0));
-    let leases = View::Leases { namespace: "uid:1".into(), from: 0 };
+    assert_eq!(
+        (seen.len(), seen[0].0.as_str(), client, lease),
+        (1, "weights", a.number(), value.lease(ClientNo::new(1)).0)
+    );
+    let leases = View::Leases { namespace: "uid:1".into(), from: ClientNo::new(0) };
     let Shown::Leases { leases, next: None, truncated: false } = shown(&mut w, watcher, leases) else { panic!() };
     assert_eq!((leases.len(), leases[0].holder, leases[0].lease, leases[0].count), (1, a.number(), lease, 2));
-    let clients = View::Clients { namespace: "uid:2".into(), from: 0 };
+    let clients = View::Clients { namespace: "uid:2".into(), from: ClientNo::new(0) };
     let Shown::Clients { clients, next: None } = shown(&mut w, watcher, clients) else { panic!() };
     assert_eq!(
         (clients[0].uid, clients[0].pid, clients[0].command.as_str(), clients[0].connected),
@@ -125,10 +129,10 @@ fn an_observer_cannot_get_put_delete_subscribe_or_wait() {
     let (number, slot) = (a.number(), lent.base);
     let name = || "weights".to_owned();
     let requests = [
-        Request::SegmentOf { catalogue: number, slot },
-        Request::SlotsOf { catalogue: number, slot },
-        Request::CellsOf { catalogue: number, part: 0 },
-        Request::LeasesOf { catalogue: number },
+        Request::SegmentOf { owner: number, slot },
+        Request::SlotsOf { owner: number, slot },
+        Request::CellsOf { client: number, part: 0 },
+        Request::LeasesOf { client: number },
         Request::ValuesOf { names: vec![NameAt { entry: 1, owner_word: a.find("weights").unwrap().0 }] },
         Request::Segment { bytes: 4096, slots_log2: 4 },
         Request::ReturnSegment { base: slot },
@@ -138,7 +142,7 @@ fn an_observer_cannot_get_put_delete_subscribe_or_wait() {
         Request::Delete { name: name() },
         Request::Rename { from: name(), to: "mine".into() },
         Request::StreamOpen { name: "s".into(), capacity: 4, policy: Policy::Block },
-        Request::Subscribe { name: "s".into(), cursor: 0, wake: false },
+        Request::Subscribe { name: "s".into(), cursor: CursorNo::new(0), wake: false },
         Request::StreamDelete { name: "s".into() },
         Request::ListAppend { list: "l".into(), cells: vec![0] },
         Request::ListDelete { list: "l".into() },
@@ -197,9 +201,9 @@ fn impossible_positions_are_the_end_of_a_listing() {
     let watcher = w.dial(9, &[]);
     let namespace = || "uid:1".to_owned();
     for view in [
-        View::Clients { namespace: namespace(), from: u16::MAX },
+        View::Clients { namespace: namespace(), from: ClientNo::new(u16::MAX) },
         View::Names { namespace: namespace(), from: u32::MAX },
-        View::Leases { namespace: namespace(), from: u16::MAX },
+        View::Leases { namespace: namespace(), from: ClientNo::new(u16::MAX) },
         View::Streams { namespace: namespace(), from: u32::MAX },
     ] {
         match shown(&mut w, watcher, view) {

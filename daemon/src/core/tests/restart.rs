@@ -7,8 +7,9 @@ use crate::core::{Core, Event, MemId};
 use std::collections::BTreeSet;
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::name::{list_key, stream_key};
+use tensorlend_layout::number::{ClientNo, CursorNo};
 use tensorlend_layout::wire::{PROTOCOL_VERSION, Policy, QueueClaim, Refusal, Reply, Request, Return};
-use tensorlend_layout::word::{Absorbed, Cell, Member, MemberState, OwnerKind, OwnerWord, Word};
+use tensorlend_layout::word::{Absorbed, Cell, Member, MemberState, OwnerWord, Word};
 use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
 
 fn system() -> Settings {
@@ -23,7 +24,7 @@ fn back(client: &Client) -> Return {
         layout_version: LAYOUT_VERSION,
         layout_hash: LAYOUT_HASH,
         namespace: client.welcome.namespace.clone(),
-        catalogue: client.number(),
+        client: client.number(),
         member: client.welcome.member,
         segments: None,
         shelved: Vec::new(),
@@ -99,8 +100,7 @@ impl World {
         let (reply, lend) = self.hear(client.conn).expect("answered");
         if !lend.is_empty() {
             self.say(client.conn, &Request::Ack);
-            let its =
-                |label: &Label| matches!(label, Label::Leases { owner, .. } if *owner == client.welcome.catalogue);
+            let its = |label: &Label| matches!(label, Label::Leases { owner, .. } if *owner == client.welcome.client);
             let leases: Vec<MemId> = self.stored.iter().filter(|(_, label)| its(label)).map(|(&mem, _)| mem).collect();
             self.loud.retain(|mem| !leases.contains(mem));
         }
@@ -123,7 +123,7 @@ fn names_streams_and_lists_are_there_after_it_and_everything_comes_back() {
         a.words().cells[2].cell.set(value.0);
         w.ask(&a, &Request::ListAppend { list: "l".into(), cells: vec![2] });
         w.ask(&a, &Request::StreamOpen { name: "s".into(), capacity: 4, policy: Policy::Error });
-        w.ask(&b, &Request::Subscribe { name: "s".into(), cursor: 3, wake: false });
+        w.ask(&b, &Request::Subscribe { name: "s".into(), cursor: CursorNo::new(3), wake: false });
         w.ask(&b, &Request::Wait);
         w.bind(&a, "gone", 3, value);
         w.ask(&b, &Request::Delete { name: "gone".into() });
@@ -145,13 +145,14 @@ fn names_streams_and_lists_are_there_after_it_and_everything_comes_back() {
         // Everything continues: ids are not reused, cells and segments are not lent twice, the name can be taken over.
         b.words().cells[0].cell.set(Cell::new(1, 0).0);
         let moved = w.bind(&b, "x", 0, Cell::new(1, 0));
-        assert_eq!((moved.catalogue(), moved.version()), (b.number(), owner_word.version() + 1));
+        assert_eq!((moved.owner(), moved.version()), (b.number(), owner_word.version() + 1));
         a.words().cells[4].cell.set(value.0);
         let Reply::Appended { first } = w.ask(&a, &Request::ListAppend { list: "l".into(), cells: vec![4] }) else {
             panic!()
         };
         assert_eq!(first, 1);
-        let Reply::Stream { policy, .. } = w.ask(&b, &Request::Subscribe { name: "s".into(), cursor: 4, wake: false })
+        let Reply::Stream { policy, .. } =
+            w.ask(&b, &Request::Subscribe { name: "s".into(), cursor: CursorNo::new(4), wake: false })
         else {
             panic!()
         };
@@ -331,7 +332,7 @@ fn a_list_that_was_being_renamed_has_its_new_name_whichever_came_first() {
         let find = |list: &str| d.find(d.hash(&list_key(list)), &list_key(list)).unwrap();
         let (renamed, replaced) = (find(from).unwrap().owner_word, find(to).unwrap());
         d.lists[renamed.cell() as usize].key_hash.set(d.hash(&list_key(to)));
-        let owner_word = OwnerWord::after(replaced.owner_word, OwnerKind::Live, 0, renamed.cell());
+        let owner_word = replaced.owner_word.then_live(ClientNo::new(0), renamed.cell());
         d.names[replaced.entry as usize].owner_word.set(owner_word.0);
         w.replace_daemon(system());
         let place = |list: &str| find(list).map(|it| it.owner_word).filter(|it| it.is_live()).map(OwnerWord::cell);
@@ -500,7 +501,7 @@ fn a_half_made_announcer_is_none() {
     let head = a.directory.head();
     // One client has the bit without the word, and the other the word without the bit.
     a.directory.members[usize::from(a.number())].absorbed.set(Absorbed::new(MemberState::Vacant, 0).0);
-    head.announcers[0].clear_bits(1 << b.number());
+    head.announcers[0].clear_bits(1 << b.number().get());
     w.replace_daemon(system());
     assert_eq!(a.directory.announcers().collect::<Vec<_>>(), [b.number()]);
 }
@@ -545,7 +546,7 @@ fn a_directory_with_made_up_words_stops_nobody() {
         a.words().cells[5].cell.set(Cell::new(1, lent.base).0);
         w.ask(&a, &Request::ListAppend { list: "l".into(), cells: vec![5] });
         w.ask(&a, &Request::StreamOpen { name: "s".into(), capacity: 4, policy: Policy::Error });
-        w.ask(&b, &Request::Subscribe { name: "s".into(), cursor: 3, wake: false });
+        w.ask(&b, &Request::Subscribe { name: "s".into(), cursor: CursorNo::new(3), wake: false });
         let mut random = seed;
         let mut next = move || {
             // xorshift64

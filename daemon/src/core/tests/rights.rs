@@ -4,6 +4,7 @@ use super::world::{Client, World, hello, settings};
 use crate::core::ConnId;
 use crate::core::session::requests::{Registration, Right, rule};
 use std::collections::BTreeSet;
+use tensorlend_layout::number::CursorNo;
 use tensorlend_layout::wire::{
     Inspect, LendingId, NameAt, PROTOCOL_VERSION, Policy, QueueClaim, QueueItem, QueueRequest, Refusal, Reply, Request,
     Return, View, encode,
@@ -13,14 +14,14 @@ use tensorlend_layout::wire::{
 fn samples(writer: &Client) -> Vec<Request> {
     let (catalogue, slot, name) = (writer.number(), 1, || "x".to_owned());
     let claim = QueueClaim { item: QueueItem { list: 1, number: 0 }, grant: 1 };
-    let lending = LendingId { catalogue, base: 1, since_ns: 1 };
+    let lending = LendingId { owner: catalogue, base: 1, since_ns: 1 };
     let back = Return {
         protocol_min: PROTOCOL_VERSION,
         protocol_max: PROTOCOL_VERSION,
         layout_version: hello().layout_version,
         layout_hash: hello().layout_hash,
         namespace: "lab".into(),
-        catalogue,
+        client: catalogue,
         member: writer.welcome.member,
         segments: None,
         shelved: vec![],
@@ -35,10 +36,10 @@ fn samples(writer: &Client) -> Vec<Request> {
         Request::Ack,
         Request::Segment { bytes: 4096, slots_log2: 4 },
         Request::ReturnSegment { base: 1 },
-        Request::SegmentOf { catalogue, slot },
+        Request::SegmentOf { owner: catalogue, slot },
         Request::GrowCells,
-        Request::CellsOf { catalogue, part: 0 },
-        Request::LeasesOf { catalogue },
+        Request::CellsOf { client: catalogue, part: 0 },
+        Request::LeasesOf { client: catalogue },
         Request::Bind { name: name(), cell: 0 },
         Request::Delete { name: name() },
         Request::Tidy { names: vec![(name(), 0)] },
@@ -46,9 +47,9 @@ fn samples(writer: &Client) -> Vec<Request> {
         Request::Notices,
         Request::Wait,
         Request::StreamOpen { name: "t".into(), capacity: 4, policy: Policy::Block },
-        Request::Subscribe { name: "s".into(), cursor: 0, wake: false },
-        Request::Unsubscribe { stream: 0, id: 1, cursor: 0 },
-        Request::WakeDescriptor { stream: 0, catalogue, cursor: 0 },
+        Request::Subscribe { name: "s".into(), cursor: CursorNo::new(0), wake: false },
+        Request::Unsubscribe { stream: 0, id: 1, cursor: CursorNo::new(0) },
+        Request::WakeDescriptor { stream: 0, subscriber: catalogue, cursor: CursorNo::new(0) },
         Request::StreamDelete { name: "s".into() },
         Request::ListAppend { list: "l".into(), cells: vec![1] },
         Request::ListDelete { list: "l".into() },
@@ -60,7 +61,7 @@ fn samples(writer: &Client) -> Vec<Request> {
         Request::Mapped { lendings: vec![lending], last: true },
         Request::Unmapped { lendings: vec![lending] },
         Request::Shelve { base: 1 },
-        Request::SlotsOf { catalogue, slot },
+        Request::SlotsOf { owner: catalogue, slot },
         Request::StreamClosed { stream: 0, id: 1 },
         Request::ListAppendEphemeral { list: "l".into(), cells: vec![1] },
         Request::ValuesOf { names: vec![NameAt { entry: 1, owner_word: 0 }] },
@@ -71,7 +72,7 @@ fn samples(writer: &Client) -> Vec<Request> {
         Request::Queue(QueueRequest::Size { list: "l".into() }),
         Request::Queue(QueueRequest::Stop),
         Request::Inspect(inspect),
-        Request::SubscribePollable { name: "s".into(), cursor: 0 },
+        Request::SubscribePollable { name: "s".into(), cursor: CursorNo::new(0) },
         Request::GaveUp,
     ]
 }

@@ -1,6 +1,7 @@
 use super::world::{SEGMENT, World, hello, limits, settings};
 use crate::core::settings::Settings;
 use crate::core::{ConnId, Event};
+use tensorlend_layout::number::{ClientNo, CursorNo};
 use tensorlend_layout::wire::{Hello, LimitKind, PROTOCOL_VERSION, Refusal, Refusals, Reply, Request, encode};
 use tensorlend_layout::word::{Absorbed, Member, MemberState};
 
@@ -18,7 +19,7 @@ impl World {
 fn a_client_joins_and_leaves_and_everything_comes_back() {
     let mut w = World::new(settings());
     let a = w.join(1);
-    assert_eq!((a.number(), a.welcome.writer, a.welcome.user_mode), (1, true, true));
+    assert_eq!((a.number().get(), a.welcome.writer, a.welcome.user_mode), (1, true, true));
     assert_eq!(a.welcome.namespace, "uid:1");
     let member = Member(a.directory.members[1].member.peek());
     assert_eq!((member.0, member.state(), member.epoch()), (a.welcome.member, MemberState::Open, 1));
@@ -27,16 +28,16 @@ fn a_client_joins_and_leaves_and_everything_comes_back() {
         MemberState::Vacant,
         "it may not announce yet"
     );
-    assert_eq!(a.directory.present().collect::<Vec<_>>(), [1]);
+    assert_eq!(a.directory.present().map(ClientNo::get).collect::<Vec<_>>(), [1]);
     assert_eq!(a.directory.head().clients.peek(), 1);
     let b = w.join(1);
-    assert_eq!(b.number(), 2);
+    assert_eq!(b.number(), ClientNo::new(2));
     let geometry = a.directory.members[2].geometry.peek();
     w.hang_up(&b);
     assert_eq!(Member(a.directory.members[2].member.peek()).state(), MemberState::Vacant);
-    assert_eq!(a.directory.present().collect::<Vec<_>>(), [1]);
+    assert_eq!(a.directory.present().map(ClientNo::get).collect::<Vec<_>>(), [1]);
     let c = w.join(1);
-    assert_eq!(c.number(), 3, "numbers are used last-used-last");
+    assert_eq!(c.number(), ClientNo::new(3), "numbers are used last-used-last");
     assert!(a.directory.members[2].geometry.peek() > geometry);
     w.hang_up(&a);
     w.hang_up(&c);
@@ -66,7 +67,7 @@ fn a_number_comes_round_with_a_new_epoch_and_geometry() {
         let c = w.join(1);
         let entry = &keeper.directory.members[usize::from(c.number())];
         assert!(seen.insert((c.number(), Member(c.welcome.member).epoch())));
-        assert!(seen.insert((c.number() + 1000, entry.geometry.peek() as u32)));
+        assert!(seen.insert((ClientNo::new(c.number().get() + 1000), entry.geometry.peek() as u32)));
         w.hang_up(&c);
     }
     let many: Vec<_> = (0..5).map(|_| w.join(1)).collect();
@@ -85,7 +86,7 @@ fn refusals_count_by_reason() {
     let client = w.join(1);
     let too_long = Request::Segment { bytes: 32 * SEGMENT, slots_log2: 4 };
     assert!(matches!(w.ask(&client, &too_long), Reply::Refused(Refusal::Limit { .. })));
-    let gone = Request::SlotsOf { catalogue: client.number(), slot: 7 };
+    let gone = Request::SlotsOf { owner: client.number(), slot: 7 };
     for _ in 0..2 {
         assert!(matches!(w.ask(&client, &gone), Reply::Refused(Refusal::NotFound(_))));
     }
@@ -138,7 +139,7 @@ fn readers_read() {
     ] {
         assert_eq!(w.ask(&reader, &request), read_only);
     }
-    assert!(matches!(w.ask(&reader, &Request::LeasesOf { catalogue: writer.number() }), Reply::Sheet { .. }));
+    assert!(matches!(w.ask(&reader, &Request::LeasesOf { client: writer.number() }), Reply::Sheet { .. }));
     assert_eq!(w.ask(&reader, &Request::Wait), Reply::Done);
     let by_group = w.dial(9, &[50]);
     w.say(by_group, &Request::Hello(Hello { namespace: Some("lab".into()), ..hello() }));
@@ -185,7 +186,7 @@ fn rule_breakers_are_disconnected_and_nobody_else() {
     });
     violation(&|w| {
         let client = w.join(1);
-        w.say_with(client.conn, &Request::SubscribePollable { name: "s".into(), cursor: 0 }, 1);
+        w.say_with(client.conn, &Request::SubscribePollable { name: "s".into(), cursor: CursorNo::new(0) }, 1);
         client.conn
     });
     violation(&|w| {
@@ -208,7 +209,7 @@ fn rule_breakers_are_disconnected_and_nobody_else() {
 fn a_wake_descriptor_of_an_earlier_client_is_refused() {
     let mut w = World::new(settings());
     let a = w.join(1);
-    let bytes = encode(&Request::Subscribe { name: "s".into(), cursor: 0, wake: true });
+    let bytes = encode(&Request::Subscribe { name: "s".into(), cursor: CursorNo::new(0), wake: true });
     w.happen(Event::Packet { conn: a.conn, bytes, descriptors: 1, truncated: false });
     assert!(matches!(w.refusal(a.conn), Refusal::Bad(_)));
     assert_eq!(w.ask(&a, &Request::Ping), Reply::Done);
@@ -237,7 +238,7 @@ fn sessions_and_members_are_limited() {
     assert!(matches!(w.refusal(conn), Refusal::Limit { kind: LimitKind::Members, .. }));
     w.hang_up(&a);
     let c = w.join(1);
-    assert_eq!(c.number(), 1);
+    assert_eq!(c.number(), ClientNo::new(1));
     w.hang_up(&b);
     w.hang_up(&c);
     w.assert_empty();
@@ -249,11 +250,15 @@ fn a_newcomer_counts_from_its_acknowledgement_on() {
     let mut w = World::new(settings());
     let a = w.join(1);
     let mute = w.join_unacknowledged(1, None);
-    let request = Request::LeasesOf { catalogue: mute.number() };
-    assert_eq!(a.directory.present().collect::<Vec<_>>(), [a.number()], "no owner looks for its leases");
+    let request = Request::LeasesOf { client: mute.number() };
+    assert_eq!(
+        a.directory.present().map(ClientNo::get).collect::<Vec<_>>(),
+        [a.number().get()],
+        "no owner looks for its leases"
+    );
     assert!(matches!(w.ask(&a, &request), Reply::Refused(Refusal::NotFound(_))), "and no request waits for them");
     w.say(mute.conn, &Request::Ack);
-    assert_eq!(a.directory.present().collect::<Vec<_>>(), [a.number(), mute.number()]);
+    assert_eq!(a.directory.present().map(ClientNo::get).collect::<Vec<_>>(), [a.number().get(), mute.number().get()]);
     assert!(matches!(w.ask(&a, &request), Reply::Sheet { member } if member == mute.welcome.member));
     let gone = w.join_unacknowledged(1, None);
     w.hang_up(&gone);
@@ -268,19 +273,19 @@ fn who_asks_for_a_sheet_that_is_not_mapped_yet_waits_for_it() {
     let mut w = World::new(settings());
     let a = w.join(1);
     let b = w.join_unacknowledged(1, None);
-    w.say(a.conn, &Request::CellsOf { catalogue: b.number(), part: 0 });
+    w.say(a.conn, &Request::CellsOf { client: b.number(), part: 0 });
     assert!(w.hear(a.conn).is_none());
     w.say(b.conn, &Request::Ack);
     assert!(matches!(w.hear(a.conn), Some((Reply::Cells { part: 0, .. }, _))));
     w.say(a.conn, &Request::Ack);
 
     let c = w.join_unacknowledged(1, None);
-    w.say(a.conn, &Request::CellsOf { catalogue: c.number(), part: 0 });
+    w.say(a.conn, &Request::CellsOf { client: c.number(), part: 0 });
     w.hang_up(&c);
     assert!(matches!(w.refusal(a.conn), Refusal::NotFound(_)));
 
     let d = w.join_unacknowledged(1, None);
-    w.say(a.conn, &Request::CellsOf { catalogue: d.number(), part: 0 });
+    w.say(a.conn, &Request::CellsOf { client: d.number(), part: 0 });
     w.wait_ns(4_900_000_000);
     assert!(w.hear(a.conn).is_none());
     w.wait_ns(200_000_000);

@@ -4,6 +4,7 @@ use super::world::{Answer, Client, Lent, SEGMENT, World, settings};
 use crate::core::label::Label;
 use crate::core::settings::{Mode, Settings, SpillMarks, SpillSettings};
 use crate::core::{Effect, Event, MemId, Unwritten};
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::wire::{Inspect, LimitKind, PROTOCOL_VERSION, Refusal, Reply, Request, Shown, View, encode};
 use tensorlend_layout::word::Cell;
 
@@ -41,7 +42,7 @@ fn fill(w: &mut World, names: &[&str]) -> (Client, Vec<Lent>) {
 }
 
 /// Does the same as [`fill`], with a client that ends afterwards.
-fn leave(w: &mut World, names: &[&str]) -> (u16, Vec<Lent>) {
+fn leave(w: &mut World, names: &[&str]) -> (ClientNo, Vec<Lent>) {
     let (client, lent) = fill(w, names);
     w.hang_up(&client);
     (client.number(), lent)
@@ -67,9 +68,9 @@ fn ask_patiently(w: &mut World, client: &Client, request: &Request) -> Answer {
     answer
 }
 
-fn get(w: &mut World, client: &Client, (owner, lent): (u16, &Lent)) -> (Reply, Option<MemId>) {
+fn get(w: &mut World, client: &Client, (owner, lent): (ClientNo, &Lent)) -> (Reply, Option<MemId>) {
     w.now_ns += 1_000_000_000;
-    let (reply, lend) = ask_patiently(w, client, &Request::SegmentOf { catalogue: owner, slot: lent.base });
+    let (reply, lend) = ask_patiently(w, client, &Request::SegmentOf { owner: owner, slot: lent.base });
     (reply, lend.first().map(|&(mem, _)| mem))
 }
 
@@ -236,7 +237,7 @@ fn what_is_deleted_on_its_way_leaves_nothing() {
     w.ask(&c, &Request::Delete { name: "z".into() });
     w.wait_ns(2_000_000_000);
     w.slow = true;
-    w.say(c.conn, &Request::SegmentOf { catalogue: owner, slot: lent[1].base });
+    w.say(c.conn, &Request::SegmentOf { owner: owner, slot: lent[1].base });
     assert!(w.hear(c.conn).is_none());
     assert_eq!(w.ask(&b, &Request::Delete { name: "y".into() }), Reply::Deleted { existed: true });
     w.wait_ns(2_000_000_000);

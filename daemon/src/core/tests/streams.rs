@@ -2,6 +2,7 @@ use super::world::{Client, STREAM_GRACE_NS, World, settings};
 use crate::core::Lending;
 use crate::core::settings::{Mode, Principal, Settings};
 use tensorlend_layout::name::{item_key, list_key, stream_key};
+use tensorlend_layout::number::{ClientNo, CursorNo};
 use tensorlend_layout::raw::View;
 use tensorlend_layout::stream::{RingEntry, StreamRing};
 use tensorlend_layout::wire::{LimitKind, Policy, Refusal, Reply, Request};
@@ -11,7 +12,7 @@ fn open(name: &str) -> Request {
     Request::StreamOpen { name: name.into(), capacity: 3, policy: Policy::DropOldest }
 }
 
-pub fn subscribe(name: &str, cursor: u16, wake: bool) -> Request {
+pub fn subscribe(name: &str, cursor: CursorNo, wake: bool) -> Request {
     let name = name.into();
     if wake { Request::SubscribePollable { name, cursor } } else { Request::Subscribe { name, cursor, wake } }
 }
@@ -33,28 +34,28 @@ fn subscribers(client: &Client, place: u32) -> Vec<SubscriberWord> {
 fn a_stream_has_one_live_producer_and_listed_subscribers() {
     let mut w = World::new(settings());
     let (a, b) = (w.join(1), w.join(1));
-    assert!(matches!(w.ask(&b, &subscribe("s", 0, false)), Reply::Refused(Refusal::NotFound(_))));
+    assert!(matches!(w.ask(&b, &subscribe("s", CursorNo::new(0), false)), Reply::Refused(Refusal::NotFound(_))));
     let (place, id) = stream(w.ask(&a, &open("s")));
     let owner_word = a.find_key(&stream_key("s")).unwrap();
-    assert_eq!((owner_word.catalogue(), owner_word.cell()), (a.number(), place));
+    assert_eq!((owner_word.owner(), owner_word.cell()), (a.number(), place));
     assert_eq!(w.ask(&b, &open("s")), Reply::Refused(Refusal::StreamTaken("s".into())));
 
-    w.say(b.conn, &subscribe("s", 5, true));
+    w.say(b.conn, &subscribe("s", CursorNo::new(5), true));
     let (reply, lend) = w.hear(b.conn).unwrap();
     let how: Vec<Lending> = lend.iter().map(|it| it.1).collect();
     assert_eq!((stream(reply), &how[..2]), ((place, id), &[Lending::Read, Lending::Woken][..]));
     w.say(b.conn, &Request::Ack);
     let listed = subscribers(&a, place);
-    assert_eq!((listed[0].catalogue(), listed[0].cursor(), listed[0].has_wake()), (b.number(), 5, true));
-    let ask = Request::WakeDescriptor { stream: place, catalogue: b.number(), cursor: 5 };
+    assert_eq!((listed[0].client(), listed[0].cursor(), listed[0].has_wake()), (b.number(), CursorNo::new(5), true));
+    let ask = Request::WakeDescriptor { stream: place, subscriber: b.number(), cursor: CursorNo::new(5) };
     let (reply, lend) = w.ask_lent(&a, &ask);
     assert!(matches!(reply, Reply::Sheet { .. }) && lend[0].1 == Lending::Wake);
     assert!(matches!(w.ask(&b, &ask), Reply::Refused(Refusal::NotFound(_))), "not the producer");
-    stream(w.ask(&b, &subscribe("s", 5, false)));
+    stream(w.ask(&b, &subscribe("s", CursorNo::new(5), false)));
     assert_eq!(subscribers(&a, place).len(), 1, "the same cursor is listed once");
     assert_eq!(w.ask(&a, &ask), Reply::Done, "no wake descriptor any more");
-    stream(w.ask(&b, &subscribe("s", 6, false)));
-    assert_eq!(w.ask(&b, &Request::Unsubscribe { stream: place, id, cursor: 5 }), Reply::Done);
+    stream(w.ask(&b, &subscribe("s", CursorNo::new(6), false)));
+    assert_eq!(w.ask(&b, &Request::Unsubscribe { stream: place, id, cursor: CursorNo::new(5) }), Reply::Done);
     assert_eq!(subscribers(&a, place).iter().filter(|s| s.0 != 0).count(), 1);
     let version = a.directory.streams[place as usize].subscribers_version.peek();
     w.hang_up(&b);
@@ -89,7 +90,7 @@ fn a_dead_producers_stream_stays_readable_until_it_is_opened_anew() {
     head.head.set(5);
     w.hang_up(&a);
     assert_eq!((w.stat().segments, w.stat().frozen), (1, 1), "the ring's messages stay");
-    stream(w.ask(&b, &subscribe("s", 0, false)));
+    stream(w.ask(&b, &subscribe("s", CursorNo::new(0), false)));
     let (again, fresh) = stream(w.ask(&b, &open("s")));
     assert_eq!(again, place);
     assert_ne!(fresh, id);
@@ -135,10 +136,10 @@ fn a_closed_stream_ends_when_nobody_has_used_it_for_a_while() {
     close(&mut w, &a, at, &ring);
     w.wait_ns(STREAM_GRACE_NS - 1);
     // A late subscriber keeps the stream while it is subscribed.
-    assert!(matches!(w.ask(&b, &subscribe("s", 0, false)), Reply::Stream { .. }));
+    assert!(matches!(w.ask(&b, &subscribe("s", CursorNo::new(0), false)), Reply::Stream { .. }));
     w.wait_ns(3 * STREAM_GRACE_NS);
     assert!(there(&b, "s"), "a subscriber reads it");
-    assert_eq!(w.ask(&b, &Request::Unsubscribe { stream, id, cursor: 0 }), Reply::Done);
+    assert_eq!(w.ask(&b, &Request::Unsubscribe { stream, id, cursor: CursorNo::new(0) }), Reply::Done);
     w.wait_ns(STREAM_GRACE_NS - 1);
     assert!(there(&b, "s"));
     w.wait_ns(1);
@@ -148,8 +149,8 @@ fn a_closed_stream_ends_when_nobody_has_used_it_for_a_while() {
     // The entry has another stream, which does not receive messages of the former one.
     let (again, other) = self::stream(w.ask(&a, &open("t")));
     assert!(again == stream && other > id);
-    assert!(matches!(w.ask(&b, &subscribe("t", 0, false)), Reply::Stream { .. }));
-    assert_eq!(w.ask(&b, &Request::Unsubscribe { stream, id, cursor: 0 }), Reply::Done);
+    assert!(matches!(w.ask(&b, &subscribe("t", CursorNo::new(0), false)), Reply::Stream { .. }));
+    assert_eq!(w.ask(&b, &Request::Unsubscribe { stream, id, cursor: CursorNo::new(0) }), Reply::Done);
     assert_eq!(subscribers(&a, again).len(), 1);
     w.hang_up(&a);
     w.wait_ns(3 * STREAM_GRACE_NS);
@@ -167,7 +168,7 @@ fn what_the_streams_of_the_dead_hold_goes_with_them() {
     let (_, ring) = open_with_ring(&mut w, &a, "s");
     let entries: &[RingEntry] = ring.array(4096, 4).unwrap();
     entries[0].cell.set(Cell::new(1, lent.base).0);
-    let (reply, _) = w.ask_lent(&b, &subscribe("s", 0, false));
+    let (reply, _) = w.ask_lent(&b, &subscribe("s", CursorNo::new(0), false));
     stream(reply);
     // Producer and subscriber both disconnect, in either order, and send no message about it.
     w.hang_up(&a);
@@ -217,7 +218,7 @@ fn streams_that_nobody_uses_make_room_for_new_ones_at_once() {
     }
     assert!((96..100).all(|number| there(&b, &format!("s{number}"))), "the oldest goes first");
     // A stream with a subscriber stays, however old.
-    let (reply, _) = w.ask_lent(&b, &subscribe("s96", 0, false));
+    let (reply, _) = w.ask_lent(&b, &subscribe("s96", CursorNo::new(0), false));
     stream(reply);
     for number in 100..120 {
         let (at, ring) = open_with_ring(&mut w, &a, &format!("s{number}"));
@@ -258,7 +259,10 @@ fn a_daemon_that_ends_while_it_retires_leaves_nothing() {
             w.wait_ns(2 * STREAM_GRACE_NS);
             assert!(!there(&a, "s"), "{mode:?}, killed after {steps}");
             let b = w.join(1);
-            assert!(matches!(w.ask(&b, &subscribe("s", 0, false)), Reply::Refused(Refusal::NotFound(_))));
+            assert!(matches!(
+                w.ask(&b, &subscribe("s", CursorNo::new(0), false)),
+                Reply::Refused(Refusal::NotFound(_))
+            ));
             w.hang_up(&a);
             w.hang_up(&b);
             w.assert_empty();
@@ -318,10 +322,10 @@ fn no_user_takes_a_whole_table_of_a_shared_namespace() {
     assert_eq!(as_often(&mut w, &a, 100, listed("a")), 6);
     assert_eq!(as_often(&mut w, &b, 100, listed("b")), 2);
     // One stream has entries for 64 subscribers.
-    assert_eq!(as_often(&mut w, &a, 100, |cursor| subscribe("a0", cursor as u16, false)), 32);
-    assert_eq!(as_often(&mut w, &b, 100, |cursor| subscribe("a0", cursor as u16, false)), 10);
+    assert_eq!(as_often(&mut w, &a, 100, |cursor| subscribe("a0", CursorNo::new(cursor as u16), false)), 32);
+    assert_eq!(as_often(&mut w, &b, 100, |cursor| subscribe("a0", CursorNo::new(cursor as u16), false)), 10);
     let c = join_lab(&mut w, 3);
-    assert_eq!(as_often(&mut w, &c, 100, |cursor| subscribe("a0", cursor as u16, false)), 5);
+    assert_eq!(as_often(&mut w, &c, 100, |cursor| subscribe("a0", CursorNo::new(cursor as u16), false)), 5);
     // A user may replace what it has returned.
     assert_eq!(w.ask(&a, &Request::StreamDelete { name: "a1".into() }), Reply::Deleted { existed: true });
     assert_eq!(w.ask(&a, &Request::ListDelete { list: "a1".into() }), Reply::Deleted { existed: true });
@@ -392,10 +396,10 @@ fn streams_have_limits() {
     let long = Request::StreamOpen { name: "s0".into(), capacity: u32::MAX, policy: Policy::Block };
     assert!(matches!(w.ask(&a, &long), Reply::Refused(Refusal::Bad(_))));
     for cursor in 0..64 {
-        stream(w.ask(&a, &subscribe("s0", cursor, false)));
+        stream(w.ask(&a, &subscribe("s0", CursorNo::new(cursor), false)));
     }
-    assert!(matches!(w.ask(&a, &subscribe("s0", 64, false)), Reply::Refused(Refusal::Bad(_))));
-    assert!(matches!(w.ask(&a, &subscribe("s0", 256, false)), Reply::Refused(Refusal::Bad(_))));
+    assert!(matches!(w.ask(&a, &subscribe("s0", CursorNo::new(64), false)), Reply::Refused(Refusal::Bad(_))));
+    assert!(matches!(w.ask(&a, &subscribe("s0", CursorNo::new(256), false)), Reply::Refused(Refusal::Bad(_))));
     w.say(a.conn, &Request::StreamDelete { name: "s0".into() });
     (1..4).for_each(|i| w.say(a.conn, &Request::StreamDelete { name: format!("s{i}") }));
     w.hang_up(&a);
@@ -417,11 +421,11 @@ fn lists_are_appended_to_by_many_and_ordered_by_one() {
     assert_eq!(w.ask(&a, &append("l", &[0, 1])), Reply::Appended { first: 0 });
     assert_eq!(w.ask(&b, &append("l", &[5])), Reply::Appended { first: 2 });
     let owner_word = a.find_key(&list_key("l")).unwrap();
-    assert_eq!(owner_word.catalogue(), 0);
+    assert_eq!(owner_word.owner(), ClientNo::new(0));
     let entry = &a.directory.lists[owner_word.cell() as usize];
     let id = entry.id.peek();
     assert_eq!(entry.end.peek(), 3);
-    let item = |client: &Client, n| client.find_key(&item_key(id, n)).map(|h| (h.catalogue(), h.cell()));
+    let item = |client: &Client, n| client.find_key(&item_key(id, n)).map(|h| (h.owner().get(), h.cell()));
     assert_eq!((item(&a, 0), item(&a, 1), item(&a, 2)), (Some((1, 0)), Some((1, 1)), Some((2, 5))));
     assert!(matches!(w.ask(&a, &append("l", &[2, 9999])), Reply::Refused(Refusal::Bad(_))));
     assert_eq!(entry.end.peek(), 3, "all of them or none");

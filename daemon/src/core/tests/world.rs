@@ -9,6 +9,7 @@ use tensorlend_layout::Uuid;
 use tensorlend_layout::catalogue::{Catalogue, SlotRecord};
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::leases::LeaseTable;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::versions::Layout;
 use tensorlend_layout::wire::{Allocator, Export, Hello, Reply, Request, Stat, Welcome, encode};
@@ -550,8 +551,8 @@ impl Client {
         self.leases.at(0).unwrap()
     }
 
-    pub fn number(&self) -> u16 {
-        self.welcome.catalogue
+    pub fn number(&self) -> ClientNo {
+        self.welcome.client
     }
 
     pub fn find_key(&self, key: &[u8]) -> Option<OwnerWord> {
@@ -564,7 +565,7 @@ impl Client {
     }
 
     /// Stores a lease in entry `at` of the first shard.
-    pub fn lease(&self, at: usize, catalogue: u16, value: Cell) {
+    pub fn lease(&self, at: usize, catalogue: ClientNo, value: Cell) {
         let table = self.table();
         table.shards_used.set(1);
         table.high_water[0].set(64);

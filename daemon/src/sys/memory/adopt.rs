@@ -11,6 +11,7 @@ use crate::sys::device::DeviceMemory;
 use crate::sys::fd_store::{FdStore, Stored};
 use crate::sys::lanes::{Lane, Lanes};
 use crate::sys::spill::Spilled;
+use tensorlend_layout::number::ClientNo;
 
 use rustix::fs::fstat;
 use std::collections::BTreeMap;
@@ -53,7 +54,7 @@ fn lane_of(label: &Label, lanes: &Lanes) -> Lane {
         | Label::Slots { owner, .. }
         | Label::DeviceSegment { owner, .. }
         | Label::Wake { catalogue: owner, .. } => Lane::Recovered(namespace, owner),
-        _ => Lane::Recovered(namespace, 0),
+        _ => Lane::Recovered(namespace, ClientNo::DAEMON),
     }
 }
 

@@ -117,6 +117,7 @@ mod tests {
     use crate::sys::backing::Backing;
     use rustix::fs::fstat;
     use std::os::fd::AsFd;
+    use tensorlend_layout::number::ClientNo;
     use tensorlend_os::map;
     use tensorlend_os::memfd::{self, Access};
 
@@ -124,7 +125,7 @@ mod tests {
     const HOW: Making = (false, BACKING);
 
     fn plan(bytes: u64, magic: Option<Magic>) -> Plan {
-        let sheet = magic.map(|magic| SheetPlan { magic, owner: 7, count: 1, first: 0 });
+        let sheet = magic.map(|magic| SheetPlan { magic, owner: ClientNo::new(7), count: 1, first: 0 });
         Plan { bytes, bytes_first: bytes, sheet, reserved: false }
     }
 

@@ -20,6 +20,7 @@ use crate::tensor::spec::TensorSpec;
 use cudarc::driver::CudaStream;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::tensor::{BadTensor, SlotInfo};
 use tensorlend_layout::word::{Member, MemberState};
 use tensorlend_layout::{DType, Device, Uuid};
@@ -34,7 +35,7 @@ const ORPHAN_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Clone)]
 pub struct Place {
     /// The slot's owner.
-    pub catalogue: u16,
+    pub catalogue: ClientNo,
     pub slot: u32,
     /// The location of the bytes in the segment.
     pub data_offset: u64,

@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::lease::by_name::CellRoute;
 use crate::lease::take::Miss;
 use std::collections::HashMap;
+use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::tensor::BadTensor;
 use tensorlend_layout::wire::{NameAt, Reply, Request, VALUES_MAX, ValueAt};
 use tensorlend_layout::word::{Cell, SLOT_NONE};
@@ -18,7 +19,7 @@ const SHARED_BY: usize = 64;
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Unmapped {
     /// A part of a member's cells: the catalogue number, the member word, and the part.
-    Cells(u16, u64, u8),
+    Cells(ClientNo, u64, u8),
     Records(Lent),
 }
 

@@ -1,9 +1,10 @@
 //! Another daemon continues with segments that are in files.
 
 use super::*;
+use tensorlend_layout::number::ClientNo;
 
 /// Returns three names, two of which are in files, and the client that has filled the pool since.
-fn two_in_files(mode: Mode) -> (World, u16, Vec<Lent>, Client) {
+fn two_in_files(mode: Mode) -> (World, ClientNo, Vec<Lent>, Client) {
     let mut w = World::new(spilling(mode));
     let (owner, lent) = leave(&mut w, &["x", "y", "z"]);
     let b = w.join(1);
@@ -99,7 +100,7 @@ fn between_any_two_steps_one_of_them_is_kept() {
             }
             (w.slow, w.slow_spill) = (true, true);
             let asked = if back {
-                Request::SegmentOf { catalogue: owner, slot: lent[0].base }
+                Request::SegmentOf { owner: owner, slot: lent[0].base }
             } else {
                 Request::Segment { bytes: SEGMENT, slots_log2: 4 }
             };

@@ -1,0 +1,101 @@
+//! The numbers by which processes refer to clients, slots, cells, entries, streams and cursors. Each kind is a type of
+//! its own, so that no number stands for another kind.
+//!
+//! A number that arrives from another process is an allegation: it has the range of its type, and nothing more is
+//! known of it. The table that it indexes decides whether the object exists.
+
+use core::fmt;
+use core::num::TryFromIntError;
+use serde::{Deserialize, Serialize};
+
+macro_rules! numbers {
+    ($($(#[$doc:meta])* $name:ident($raw:ty);)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+        #[serde(transparent)]
+        #[repr(transparent)]
+        pub struct $name($raw);
+
+        impl $name {
+            /// The largest number of this kind.
+            pub const MAX: Self = Self(<$raw>::MAX);
+
+            /// Returns the number with this value.
+            pub const fn new(value: $raw) -> Self {
+                Self(value)
+            }
+
+            /// Returns the number of the object at an index of its table. Returns `None` if no number is so large.
+            pub fn at(index: usize) -> Option<Self> {
+                <$raw>::try_from(index).ok().map(Self)
+            }
+
+            /// Returns the next larger number. Returns `None` after the largest.
+            pub fn next(self) -> Option<Self> {
+                self.0.checked_add(1).map(Self)
+            }
+
+            /// Returns the number in the low bits of a word.
+            pub const fn low(word: u64) -> Self {
+                Self(word as $raw)
+            }
+
+            /// Returns the value.
+            pub const fn get(self) -> $raw {
+                self.0
+            }
+
+            /// Returns the index of the object in its table.
+            #[inline]
+            pub const fn index(self) -> usize {
+                // At most 32 bits, and the supported machines have 64.
+                self.0 as usize
+            }
+        }
+
+        impl From<$name> for u64 {
+            fn from(number: $name) -> Self {
+                number.0.into()
+            }
+        }
+
+        impl From<$name> for usize {
+            fn from(number: $name) -> Self {
+                number.index()
+            }
+        }
+
+        impl TryFrom<u64> for $name {
+            type Error = TryFromIntError;
+
+            fn try_from(value: u64) -> Result<Self, Self::Error> {
+                value.try_into().map(Self)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    )*};
+}
+
+numbers! {
+    /// A client of a namespace: the index of its line in the directory's table of members. The daemon gives it to no
+    /// other client while a word names it.
+    ClientNo(u16);
+    /// A cursor: its index in the lease table of its subscriber.
+    CursorNo(u16);
+}
+
+impl ClientNo {
+    /// The daemon, in words that name an owner: names of streams and lists are its own. No client has this number.
+    pub const DAEMON: Self = Self(0);
+}
