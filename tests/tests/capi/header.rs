@@ -16,26 +16,22 @@ pub fn is_whole() {
     assert!(forgotten.is_empty(), "not in the header: {forgotten:?}");
 }
 
-/// Every constant, function and structure, and every value of an enumeration has a comment.
+/// Returns true for a line on which the declaration of a constant, a type, a field, a value or a function begins.
+fn declares(line: &str) -> bool {
+    let is_constant = line.starts_with("#define TENSORLEND_") && line != "#define TENSORLEND_H";
+    let is_type = line.starts_with("enum ") || line.starts_with("typedef struct ");
+    let member = line.strip_prefix("    ").filter(|member| member.starts_with(char::is_alphabetic));
+    let is_member = member.is_some_and(|member| member.ends_with(';') || member.starts_with("TENSORLEND_"));
+    let is_function = line.starts_with(char::is_alphabetic) && line.contains(" tensorlend_") && line.contains('(');
+    is_constant || is_type || is_member || is_function
+}
+
+/// Each declaration of the header has a comment.
 pub fn is_described() {
     let header = tensorlend_header::text();
-    let (mut before, mut count, mut silent) = ("", 0, Vec::new());
-    for line in header.lines() {
-        let declares = line.starts_with("#define TENSORLEND_") && line.contains(' ')
-            || line.starts_with("    TENSORLEND_")
-            || ["enum tensorlend_", "typedef struct "].iter().any(|start| line.starts_with(start))
-            || line.contains(" tensorlend_")
-                && line.contains('(')
-                && line.starts_with(|c: char| c.is_ascii_lowercase());
-        if declares && line != "#define TENSORLEND_H" {
-            count += 1;
-            if !before.ends_with("*/") {
-                silent.push(line);
-            }
-        }
-        before = line;
-    }
-    assert!(count > 300, "{count}");
+    let lines = || std::iter::once("").chain(header.lines()).zip(header.lines()).filter(|(_, line)| declares(line));
+    assert!(lines().count() > 350);
+    let silent: Vec<_> = lines().filter(|(before, _)| !before.ends_with("*/")).map(|(_, line)| line).collect();
     assert!(silent.is_empty(), "without a comment: {silent:#?}");
 }
 
