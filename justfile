@@ -39,9 +39,13 @@ layout:
     TENSORLEND_UPDATE_DOCS=1 cargo test -p tensorlend-layout --test layout_doc --test layouts
     TENSORLEND_UPDATE_DOCS=1 cargo test -p tensorlend-daemon --test configuration
 
-# Write the header for C, and the list of what programs rest on, anew from the code.
+# Print the header for C, which scripts/capi installs.
 header:
-    TENSORLEND_UPDATE_DOCS=1 cargo test -p tensorlend-tests --test capi the_header
+    @cargo run --locked --quiet -p tensorlend-header
+
+# Add new items to the list of the interface on which compiled C programs depend.
+abi:
+    TENSORLEND_UPDATE_DOCS=1 cargo test -p tensorlend-tests --test capi the_interface
 
 # Check licences, bans, sources and advisories of the dependencies.
 deny:

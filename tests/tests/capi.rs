@@ -38,8 +38,18 @@ fn example(name: &str) -> std::path::PathBuf {
 }
 
 #[test]
-fn the_header_is_what_the_code_says_and_what_programs_rest_on() {
-    capi::header::compare();
+fn the_header_has_every_source_file_and_describes_all_it_declares() {
+    capi::header::is_whole();
+    capi::header::is_described();
+}
+
+#[test]
+fn the_header_compiles_as_c_and_as_cpp() {
+    capi::header::compiles();
+}
+
+#[test]
+fn the_interface_is_the_one_that_programs_rest_on() {
     capi::abi::compare();
 }
 

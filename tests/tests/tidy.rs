@@ -446,8 +446,8 @@ fn the_page_on_errors_lists_each_code() {
     assert!(difference.is_empty(), "on the page or in the sources, but not in both: {difference:?}");
 
     // Each row names what its language has.
-    let (library, python, header) =
-        (read("libclient/src/error.rs"), &texts[4], read("bindings/c/include/tensorlend.h"));
+    let (library, python, interface) =
+        (read("libclient/src/error.rs"), &texts[4], read("bindings/c/abi/tensorlend.0.txt"));
     let words = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
     let mut wrong = Vec::new();
     for cells in rows.iter().map(|row| row.split('|').collect::<Vec<_>>()).filter(|cells| cells.len() == 8) {
@@ -455,7 +455,7 @@ fn the_page_on_errors_lists_each_code() {
         if !class.first().is_none_or(|class| python.contains(&format!("class {class}("))) {
             wrong.push(format!("{code}: no class {class:?}"));
         }
-        if !status.first().is_none_or(|status| header.contains(&format!("TENSORLEND_{status} = "))) {
+        if !status.first().is_none_or(|status| interface.contains(&format!(" TENSORLEND_{status} = "))) {
             wrong.push(format!("{code}: no status {status:?}"));
         }
         for variant in words(cells[1]).iter().take(1).filter(|_| code != "0908") {

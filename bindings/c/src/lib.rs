@@ -1,8 +1,8 @@
 //! The library for C: `libtensorlend.so`, `libtensorlend.a` and `tensorlend.h`, made by `scripts/capi`.
 //!
 //! The interface consists of opaque handles, a status for each call that can fail, and a message
-//! for each call that failed. Each file contains one noun of the interface. The header is generated
-//! from these files. So the comments of `pub` items address readers of the header, and names are
+//! for each call that failed. Each file contains one noun of the interface. `bindings/c/header`
+//! generates the header from these files. So the comments of `pub` items address readers of the header, and names are
 //! those of C. Four rules separate the two languages:
 //!
 //! * No panic crosses into C, because every body runs inside `status::guard` or `status::look`. The macros `call`, `look` and

@@ -59,9 +59,12 @@ def python() -> set[str]:
     return calls | set(re.findall(r'"([a-z]\w*)"', package.split("__all__ = [")[1]))
 
 
+# A test compares the list with the header.
+C_INTERFACE = (ROOT / "bindings/c/abi/tensorlend.0.txt").read_text()
+
+
 def c() -> set[str]:
-    header = re.sub(r"/\*.*?\*/|//[^\n]*", "", (ROOT / "bindings/c/include" / "tensorlend.h").read_text(), flags=re.DOTALL)
-    return set(re.findall(r"\b(tensorlend_\w+)\(", header))
+    return set(re.findall(r"(?m)^function .*?\b(tensorlend_\w+)\(", C_INTERFACE))
 
 
 def cpp() -> set[str]:
@@ -215,8 +218,7 @@ def python_arguments() -> list[tuple[str, list[str]]]:
 
 
 def c_arguments() -> dict[str, list[str]]:
-    header = re.sub(r"/\*.*?\*/|//[^\n]*", "", (ROOT / "bindings/c/include" / "tensorlend.h").read_text(), flags=re.DOTALL)
-    calls = re.findall(r"\b(tensorlend_\w+)\(([^()]*)\);", header)
+    calls = re.findall(r"(?m)^function .*?\b(tensorlend_\w+)\(([^()]*)\)$", C_INTERFACE)
     return {call: re.findall(r"(\w+)\s*(?:,|$)", arguments) for call, arguments in calls}
 
 

@@ -199,100 +199,33 @@ function get_c_pointer(self)
   get_c_pointer = self%client_ptr
 end function get_c_pointer
 
-function model_exists(self, model_name, exists) result(code)
-  class(client_type), intent(in) :: self
-  character(len=*), intent(in) :: model_name
-  logical, intent(out) :: exists
-  integer(kind=enum_kind) :: code
-  logical(kind=c_bool) :: found
-  found = .false.
-  code = c_model_exists(self%client_ptr, model_name, trimmed(model_name), found)
-  exists = found
-end function model_exists
+#define EXISTS model_exists
+#define POLL poll_model
+#define NAME model_name
+#define C_EXISTS c_model_exists
+#define C_POLL c_poll_model
+#include "exists_calls.inc"
 
-function tensor_exists(self, tensor_name, exists) result(code)
-  class(client_type), intent(in) :: self
-  character(len=*), intent(in) :: tensor_name
-  logical, intent(out) :: exists
-  integer(kind=enum_kind) :: code
-  logical(kind=c_bool) :: found
-  found = .false.
-  code = c_tensor_exists(self%client_ptr, tensor_name, trimmed(tensor_name), found)
-  exists = found
-end function tensor_exists
+#define EXISTS tensor_exists
+#define POLL poll_tensor
+#define NAME tensor_name
+#define C_EXISTS c_tensor_exists
+#define C_POLL c_poll_tensor
+#include "exists_calls.inc"
 
-function dataset_exists(self, dataset_name, exists) result(code)
-  class(client_type), intent(in) :: self
-  character(len=*), intent(in) :: dataset_name
-  logical, intent(out) :: exists
-  integer(kind=enum_kind) :: code
-  logical(kind=c_bool) :: found
-  found = .false.
-  code = c_dataset_exists(self%client_ptr, dataset_name, trimmed(dataset_name), found)
-  exists = found
-end function dataset_exists
+#define EXISTS dataset_exists
+#define POLL poll_dataset
+#define NAME dataset_name
+#define C_EXISTS c_dataset_exists
+#define C_POLL c_poll_dataset
+#include "exists_calls.inc"
 
-function key_exists(self, key, exists) result(code)
-  class(client_type), intent(in) :: self
-  character(len=*), intent(in) :: key
-  logical, intent(out) :: exists
-  integer(kind=enum_kind) :: code
-  logical(kind=c_bool) :: found
-  found = .false.
-  code = c_key_exists(self%client_ptr, key, trimmed(key), found)
-  exists = found
-end function key_exists
-
-function poll_model(self, model_name, poll_frequency_ms, num_tries, exists) result(code)
-  class(client_type), intent(in) :: self
-  character(len=*), intent(in) :: model_name
-  integer, intent(in) :: poll_frequency_ms, num_tries
-  logical, intent(out) :: exists
-  integer(kind=enum_kind) :: code
-  logical(kind=c_bool) :: found
-  found = .false.
-  code = c_poll_model(self%client_ptr, model_name, trimmed(model_name), int(poll_frequency_ms, c_int), &
-    int(num_tries, c_int), found)
-  exists = found
-end function poll_model
-
-function poll_tensor(self, tensor_name, poll_frequency_ms, num_tries, exists) result(code)
-  class(client_type), intent(in) :: self
-  character(len=*), intent(in) :: tensor_name
-  integer, intent(in) :: poll_frequency_ms, num_tries
-  logical, intent(out) :: exists
-  integer(kind=enum_kind) :: code
-  logical(kind=c_bool) :: found
-  found = .false.
-  code = c_poll_tensor(self%client_ptr, tensor_name, trimmed(tensor_name), int(poll_frequency_ms, c_int), &
-    int(num_tries, c_int), found)
-  exists = found
-end function poll_tensor
-
-function poll_dataset(self, dataset_name, poll_frequency_ms, num_tries, exists) result(code)
-  class(client_type), intent(in) :: self
-  character(len=*), intent(in) :: dataset_name
-  integer, intent(in) :: poll_frequency_ms, num_tries
-  logical, intent(out) :: exists
-  integer(kind=enum_kind) :: code
-  logical(kind=c_bool) :: found
-  found = .false.
-  code = c_poll_dataset(self%client_ptr, dataset_name, trimmed(dataset_name), int(poll_frequency_ms, c_int), &
-    int(num_tries, c_int), found)
-  exists = found
-end function poll_dataset
-
-function poll_key(self, key, poll_frequency_ms, num_tries, exists) result(code)
-  class(client_type), intent(in) :: self
-  character(len=*), intent(in) :: key
-  integer, intent(in) :: poll_frequency_ms, num_tries
-  logical, intent(out) :: exists
-  integer(kind=enum_kind) :: code
-  logical(kind=c_bool) :: found
-  found = .false.
-  code = c_poll_key(self%client_ptr, key, trimmed(key), int(poll_frequency_ms, c_int), int(num_tries, c_int), found)
-  exists = found
-end function poll_key
+#define EXISTS key_exists
+#define POLL poll_key
+#define NAME key
+#define C_EXISTS c_key_exists
+#define C_POLL c_poll_key
+#include "exists_calls.inc"
 
 #define SELF_TYPE client_type
 #define SELF_POINTER client_ptr

@@ -25,11 +25,10 @@ interface
     integer(c_size_t) :: length
   end function c_strlen
 
-  function c_refuse_small_array(name, name_length) bind(c, name="refuse_small_array") result(code)
+  integer(enum_kind) function c_refuse_small_array(name, name_length) bind(c, name="refuse_small_array")
     import
     character(kind=c_char), dimension(*) :: name
     integer(c_size_t), value :: name_length
-    integer(enum_kind) :: code
   end function c_refuse_small_array
 end interface
 

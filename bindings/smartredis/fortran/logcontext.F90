@@ -14,12 +14,11 @@ contains
 end type logcontext_type
 
 interface
-  function c_create(context, context_length, new_logcontext) bind(c, name="SmartRedisCLogContext") result(code)
+  integer(enum_kind) function c_create(context, context_length, new_logcontext) bind(c, name="SmartRedisCLogContext")
     import
     character(kind=c_char), dimension(*) :: context
     integer(c_size_t), value :: context_length
     type(c_ptr) :: new_logcontext
-    integer(enum_kind) :: code
   end function c_create
 end interface
 

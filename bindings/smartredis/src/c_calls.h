@@ -3,6 +3,7 @@
 #define SMARTREDIS_C_CALLS_H
 #include "client.h"
 #include <new>
+#include <string_view>
 
 namespace SmartRedis {
 
@@ -31,23 +32,37 @@ template <typename... Pointers> void require(Pointers... pointers) {
         throw SRParameterException("a required argument is NULL");
 }
 
-inline Client& client_at(void* client) {
-    require(client);
-    return *static_cast<Client*>(client);
+/// The object behind a handle of C.
+template <typename Object> Object& object_at(void* object) {
+    require(object);
+    return *static_cast<Object*>(object);
 }
 
-inline DataSet& dataset_at(void* dataset) {
-    require(dataset);
-    return *static_cast<DataSet*>(dataset);
-}
+inline Client& client_at(void* client) { return object_at<Client>(client); }
+inline DataSet& dataset_at(void* dataset) { return object_at<DataSet>(dataset); }
 
 inline std::string text(const char* start, size_t length) {
     require(start);
     return std::string(start, length);
 }
 
+/// Arguments of C, which `called` converts to those of a method. A conversion may throw.
+struct Text {
+    const char* start;
+    size_t length;
+    operator std::string() const { return text(start, length); }
+    operator std::string_view() const {
+        require(start);
+        return {start, length};
+    }
+};
+
 /// A text that may be NULL.
-inline std::string optional_text(const char* start, size_t length) { return start == nullptr ? "" : std::string(start, length); }
+struct OptionalText {
+    const char* start;
+    size_t length;
+    operator std::string() const { return start == nullptr ? "" : std::string(start, length); }
+};
 
 /// The maximum number of dimensions of a tensor.
 constexpr size_t N_DIMS_MAX = 16;
@@ -61,8 +76,33 @@ inline std::vector<size_t> sizes(const size_t* dims, size_t n_dims) {
     return std::vector<size_t>(dims, dims + n_dims);
 }
 
+/// Calls a method of an object of C.
+template <typename Object, typename Method, typename... Given>
+SRError called(void* object, Method Object::*method, const Given&... given) {
+    return guarded([&] { (object_at<Object>(object).*method)(given...); });
+}
+
+/// Calls a method of an object of C, and writes the result to *result.
+template <typename Object, typename Method, typename Result, typename... Given>
+SRError result_of(void* object, Method Object::*method, Result* result, const Given&... given) {
+    return guarded([&] {
+        Object& of = object_at<Object>(object);
+        require(result);
+        *result = (of.*method)(given...);
+    });
+}
+
 /// Makes an object, and gives it to the caller.
 template <typename T, typename... Given> void* made(Given&&... given) { return new T(std::forward<Given>(given)...); }
+
+/// Makes an object in a variable of the caller, which is NULL if that fails.
+template <typename T, typename... Given> SRError created(void** variable, const Given&... given) {
+    return guarded([&] {
+        require(variable);
+        *variable = nullptr;
+        *variable = made<T>(given...);
+    });
+}
 
 template <typename T> SRError ended(void** object) {
     return guarded([&] {

@@ -7,11 +7,7 @@ using namespace SmartRedis;
 extern "C" {
 
 SRError CDataSet(const char* name, const size_t name_length, void** new_dataset) {
-    return guarded([&] {
-        require(new_dataset);
-        *new_dataset = nullptr;
-        *new_dataset = made<DataSet>(text(name, name_length));
-    });
+    return created<DataSet>(new_dataset, Text{name, name_length});
 }
 
 SRError DeallocateDataSet(void** dataset) { return ended<DataSet>(dataset); }
@@ -32,7 +28,7 @@ SRError add_meta_scalar(void* dataset, const char* name, const size_t name_lengt
 }
 
 SRError add_meta_string(void* dataset, const char* name, const size_t name_length, const char* data, const size_t data_length) {
-    return guarded([&] { dataset_at(dataset).add_meta_string(text(name, name_length), text(data, data_length)); });
+    return called(dataset, &DataSet::add_meta_string, Text{name, name_length}, Text{data, data_length});
 }
 
 SRError get_dataset_tensor(void* dataset, const char* name, const size_t name_length, void** data, size_t** dims, size_t* n_dims,
@@ -75,10 +71,7 @@ SRError get_tensor_names(void* dataset, char*** data, size_t* n_strings, size_t*
 }
 
 SRError get_tensor_type(void* dataset, const char* name, size_t name_len, SRTensorType* ttype) {
-    return guarded([&] {
-        require(ttype);
-        *ttype = dataset_at(dataset).get_tensor_type(text(name, name_len));
-    });
+    return result_of(dataset, &DataSet::get_tensor_type, ttype, Text{name, name_len});
 }
 
 SRError get_tensor_dims(void* dataset, const char* name, size_t name_len, size_t** dims, size_t* ndims) {
@@ -102,10 +95,7 @@ SRError get_metadata_field_names(void* dataset, char*** data, size_t* n_strings,
 }
 
 SRError get_metadata_field_type(void* dataset, const char* name, size_t name_len, SRMetaDataType* mdtype) {
-    return guarded([&] {
-        require(mdtype);
-        *mdtype = dataset_at(dataset).get_metadata_field_type(text(name, name_len));
-    });
+    return result_of(dataset, &DataSet::get_metadata_field_type, mdtype, Text{name, name_len});
 }
 
 const char* dataset_to_string(void* dataset) {

@@ -5,14 +5,6 @@
 
 using namespace SmartRedis;
 
-static SRError polled(void* c_client, const char* name, size_t name_length, int list_length, int poll_frequency_ms, int num_tries,
-                      bool* poll_result, bool (Client::*poll)(const std::string&, int, int, int)) {
-    return guarded([&] {
-        require(poll_result);
-        *poll_result = (client_at(c_client).*poll)(text(name, name_length), list_length, poll_frequency_ms, num_tries);
-    });
-}
-
 /// Moves datasets to an array of the caller.
 static void give(std::vector<DataSet>& datasets, void** array) {
     for (size_t at = 0; at < datasets.size(); at++)
@@ -42,40 +34,8 @@ SRError append_to_list(void* c_client, const char* list_name, const size_t list_
     });
 }
 
-SRError delete_list(void* c_client, const char* list_name, const size_t list_name_length) {
-    return guarded([&] { client_at(c_client).delete_list(text(list_name, list_name_length)); });
-}
-
-SRError copy_list(void* c_client, const char* src_name, const size_t src_name_length, const char* dest_name,
-                  const size_t dest_name_length) {
-    return guarded([&] { client_at(c_client).copy_list(text(src_name, src_name_length), text(dest_name, dest_name_length)); });
-}
-
-SRError rename_list(void* c_client, const char* src_name, const size_t src_name_length, const char* dest_name,
-                    const size_t dest_name_length) {
-    return guarded([&] { client_at(c_client).rename_list(text(src_name, src_name_length), text(dest_name, dest_name_length)); });
-}
-
 SRError get_list_length(void* c_client, const char* list_name, const size_t list_name_length, int* result_length) {
-    return guarded([&] {
-        require(result_length);
-        *result_length = client_at(c_client).get_list_length(text(list_name, list_name_length));
-    });
-}
-
-SRError poll_list_length(void* c_client, const char* name, const size_t name_length, int list_length, int poll_frequency_ms,
-                         int num_tries, bool* poll_result) {
-    return polled(c_client, name, name_length, list_length, poll_frequency_ms, num_tries, poll_result, &Client::poll_list_length);
-}
-
-SRError poll_list_length_gte(void* c_client, const char* name, const size_t name_length, int list_length, int poll_frequency_ms,
-                             int num_tries, bool* poll_result) {
-    return polled(c_client, name, name_length, list_length, poll_frequency_ms, num_tries, poll_result, &Client::poll_list_length_gte);
-}
-
-SRError poll_list_length_lte(void* c_client, const char* name, const size_t name_length, int list_length, int poll_frequency_ms,
-                             int num_tries, bool* poll_result) {
-    return polled(c_client, name, name_length, list_length, poll_frequency_ms, num_tries, poll_result, &Client::poll_list_length_lte);
+    return result_of(c_client, &Client::get_list_length, result_length, Text{list_name, list_name_length});
 }
 
 SRError get_datasets_from_list(void* c_client, const char* list_name, const size_t list_name_length, void*** datasets,

@@ -6,22 +6,30 @@ using namespace SmartRedis;
 
 namespace {
 /// Names that a call requires. ParameterException for a missing or empty one.
-std::vector<std::string> required_names(const char** names, const size_t* lengths, size_t count) {
-    require(names, lengths);
-    std::vector<std::string> copied;
-    for (size_t at = 0; at < count; at++) {
-        if (names[at] == nullptr || lengths[at] == 0)
-            throw SRParameterException("name " + std::to_string(at) + " of inputs or outputs is NULL or empty");
-        copied.emplace_back(names[at], lengths[at]);
+struct RequiredNames {
+    const char** names;
+    const size_t* lengths;
+    size_t count;
+    operator std::vector<std::string>() const {
+        require(names, lengths);
+        std::vector<std::string> copied;
+        for (size_t at = 0; at < count; at++) {
+            if (names[at] == nullptr || lengths[at] == 0)
+                throw SRParameterException("name " + std::to_string(at) + " of inputs or outputs is NULL or empty");
+            copied.emplace_back(names[at], lengths[at]);
+        }
+        return copied;
     }
-    return copied;
-}
+};
 
 /// Names of a model's graph: none, or one empty text in their place.
-std::vector<std::string> names(const char** names, const size_t* lengths, size_t count) {
-    const bool none = names == nullptr || lengths == nullptr || count == 0 || (count == 1 && (names[0] == nullptr || lengths[0] == 0));
-    return none ? std::vector<std::string>() : required_names(names, lengths, count);
-}
+struct Names : RequiredNames {
+    operator std::vector<std::string>() const {
+        const bool none =
+            names == nullptr || lengths == nullptr || count == 0 || (count == 1 && (names[0] == nullptr || lengths[0] == 0));
+        return none ? std::vector<std::string>() : RequiredNames::operator std::vector<std::string>();
+    }
+};
 } // namespace
 
 extern "C" {
@@ -31,12 +39,9 @@ SRError set_model_from_file(void* c_client, const char* name, const size_t name_
                             const size_t device_length, const int batch_size, const int min_batch_size, const int min_batch_timeout,
                             const char* tag, const size_t tag_length, const char** inputs, const size_t* input_lengths,
                             const size_t n_inputs, const char** outputs, const size_t* output_lengths, const size_t n_outputs) {
-    return guarded([&] {
-        client_at(c_client).set_model_from_file(
-            text(name, name_length), text(model_file, model_file_length), text(backend, backend_length), text(device, device_length),
-            batch_size, min_batch_size, min_batch_timeout, optional_text(tag, tag_length), names(inputs, input_lengths, n_inputs),
-            names(outputs, output_lengths, n_outputs));
-    });
+    return called(c_client, &Client::set_model_from_file, Text{name, name_length}, Text{model_file, model_file_length},
+                  Text{backend, backend_length}, Text{device, device_length}, batch_size, min_batch_size, min_batch_timeout,
+                  OptionalText{tag, tag_length}, Names{{inputs, input_lengths, n_inputs}}, Names{{outputs, output_lengths, n_outputs}});
 }
 
 SRError set_model_from_file_multigpu(void* c_client, const char* name, const size_t name_length, const char* model_file,
@@ -45,12 +50,9 @@ SRError set_model_from_file_multigpu(void* c_client, const char* name, const siz
                                      const int min_batch_timeout, const char* tag, const size_t tag_length, const char** inputs,
                                      const size_t* input_lengths, const size_t n_inputs, const char** outputs,
                                      const size_t* output_lengths, const size_t n_outputs) {
-    return guarded([&] {
-        client_at(c_client).set_model_from_file_multigpu(
-            text(name, name_length), text(model_file, model_file_length), text(backend, backend_length), first_gpu, num_gpus,
-            batch_size, min_batch_size, min_batch_timeout, optional_text(tag, tag_length), names(inputs, input_lengths, n_inputs),
-            names(outputs, output_lengths, n_outputs));
-    });
+    return called(c_client, &Client::set_model_from_file_multigpu, Text{name, name_length}, Text{model_file, model_file_length},
+                  Text{backend, backend_length}, first_gpu, num_gpus, batch_size, min_batch_size, min_batch_timeout,
+                  OptionalText{tag, tag_length}, Names{{inputs, input_lengths, n_inputs}}, Names{{outputs, output_lengths, n_outputs}});
 }
 
 SRError set_model(void* c_client, const char* name, const size_t name_length, const char* model, const size_t model_length,
@@ -58,13 +60,9 @@ SRError set_model(void* c_client, const char* name, const size_t name_length, co
                   const int batch_size, const int min_batch_size, const int min_batch_timeout, const char* tag,
                   const size_t tag_length, const char** inputs, const size_t* input_lengths, const size_t n_inputs,
                   const char** outputs, const size_t* output_lengths, const size_t n_outputs) {
-    return guarded([&] {
-        require(model);
-        client_at(c_client).set_model(text(name, name_length), {model, model_length}, text(backend, backend_length),
-                                      text(device, device_length), batch_size, min_batch_size, min_batch_timeout,
-                                      optional_text(tag, tag_length), names(inputs, input_lengths, n_inputs),
-                                      names(outputs, output_lengths, n_outputs));
-    });
+    return called(c_client, &Client::set_model, Text{name, name_length}, Text{model, model_length}, Text{backend, backend_length},
+                  Text{device, device_length}, batch_size, min_batch_size, min_batch_timeout, OptionalText{tag, tag_length},
+                  Names{{inputs, input_lengths, n_inputs}}, Names{{outputs, output_lengths, n_outputs}});
 }
 
 SRError set_model_multigpu(void* c_client, const char* name, const size_t name_length, const char* model, const size_t model_length,
@@ -72,13 +70,9 @@ SRError set_model_multigpu(void* c_client, const char* name, const size_t name_l
                            const int batch_size, const int min_batch_size, const int min_batch_timeout, const char* tag,
                            const size_t tag_length, const char** inputs, const size_t* input_lengths, const size_t n_inputs,
                            const char** outputs, const size_t* output_lengths, const size_t n_outputs) {
-    return guarded([&] {
-        require(model);
-        client_at(c_client).set_model_multigpu(text(name, name_length), {model, model_length}, text(backend, backend_length),
-                                               first_gpu, num_gpus, batch_size, min_batch_size, min_batch_timeout,
-                                               optional_text(tag, tag_length), names(inputs, input_lengths, n_inputs),
-                                               names(outputs, output_lengths, n_outputs));
-    });
+    return called(c_client, &Client::set_model_multigpu, Text{name, name_length}, Text{model, model_length},
+                  Text{backend, backend_length}, first_gpu, num_gpus, batch_size, min_batch_size, min_batch_timeout,
+                  OptionalText{tag, tag_length}, Names{{inputs, input_lengths, n_inputs}}, Names{{outputs, output_lengths, n_outputs}});
 }
 
 SRError get_model(void* c_client, const char* name, const size_t name_length, size_t* model_length, const char** model) {
@@ -92,57 +86,42 @@ SRError get_model(void* c_client, const char* name, const size_t name_length, si
 
 SRError run_model(void* c_client, const char* name, const size_t name_length, const char** inputs, const size_t* input_lengths,
                   const size_t n_inputs, const char** outputs, const size_t* output_lengths, const size_t n_outputs) {
-    return guarded([&] {
-        client_at(c_client).run_model(text(name, name_length), required_names(inputs, input_lengths, n_inputs),
-                                      required_names(outputs, output_lengths, n_outputs));
-    });
+    return called(c_client, &Client::run_model, Text{name, name_length}, RequiredNames{inputs, input_lengths, n_inputs},
+                  RequiredNames{outputs, output_lengths, n_outputs});
 }
 
 SRError run_model_multigpu(void* c_client, const char* name, const size_t name_length, const char** inputs,
                            const size_t* input_lengths, const size_t n_inputs, const char** outputs, const size_t* output_lengths,
                            const size_t n_outputs, const int offset, const int first_gpu, const int num_gpus) {
-    return guarded([&] {
-        client_at(c_client).run_model_multigpu(text(name, name_length), required_names(inputs, input_lengths, n_inputs),
-                                               required_names(outputs, output_lengths, n_outputs), offset, first_gpu, num_gpus);
-    });
-}
-
-SRError delete_model(void* c_client, const char* name, const size_t name_length) {
-    return guarded([&] { client_at(c_client).delete_model(text(name, name_length)); });
+    return called(c_client, &Client::run_model_multigpu, Text{name, name_length}, RequiredNames{inputs, input_lengths, n_inputs},
+                  RequiredNames{outputs, output_lengths, n_outputs}, offset, first_gpu, num_gpus);
 }
 
 SRError delete_model_multigpu(void* c_client, const char* name, const size_t name_length, const int first_gpu, const int num_gpus) {
-    return guarded([&] { client_at(c_client).delete_model_multigpu(text(name, name_length), first_gpu, num_gpus); });
+    return called(c_client, &Client::delete_model_multigpu, Text{name, name_length}, first_gpu, num_gpus);
 }
 
 SRError set_script_from_file(void* c_client, const char* name, const size_t name_length, const char* device,
                              const size_t device_length, const char* script_file, const size_t script_file_length) {
-    return guarded([&] {
-        client_at(c_client).set_script_from_file(text(name, name_length), text(device, device_length),
-                                                 text(script_file, script_file_length));
-    });
+    return called(c_client, &Client::set_script_from_file, Text{name, name_length}, Text{device, device_length},
+                  Text{script_file, script_file_length});
 }
 
 SRError set_script_from_file_multigpu(void* c_client, const char* name, const size_t name_length, const char* script_file,
                                       const size_t script_file_length, const int first_gpu, const int num_gpus) {
-    return guarded([&] {
-        client_at(c_client).set_script_from_file_multigpu(text(name, name_length), text(script_file, script_file_length), first_gpu,
-                                                          num_gpus);
-    });
+    return called(c_client, &Client::set_script_from_file_multigpu, Text{name, name_length}, Text{script_file, script_file_length},
+                  first_gpu, num_gpus);
 }
 
 SRError set_script(void* c_client, const char* name, const size_t name_length, const char* device, const size_t device_length,
                    const char* script, const size_t script_length) {
-    return guarded([&] {
-        client_at(c_client).set_script(text(name, name_length), text(device, device_length), text(script, script_length));
-    });
+    return called(c_client, &Client::set_script, Text{name, name_length}, Text{device, device_length}, Text{script, script_length});
 }
 
 SRError set_script_multigpu(void* c_client, const char* name, const size_t name_length, const char* script,
                             const size_t script_length, const int first_gpu, const int num_gpus) {
-    return guarded([&] {
-        client_at(c_client).set_script_multigpu(text(name, name_length), text(script, script_length), first_gpu, num_gpus);
-    });
+    return called(c_client, &Client::set_script_multigpu, Text{name, name_length}, Text{script, script_length}, first_gpu,
+                  num_gpus);
 }
 
 SRError get_script(void* c_client, const char* name, const size_t name_length, const char** script, size_t* script_length) {
@@ -157,30 +136,21 @@ SRError get_script(void* c_client, const char* name, const size_t name_length, c
 SRError run_script(void* c_client, const char* name, const size_t name_length, const char* function, const size_t function_length,
                    const char** inputs, const size_t* input_lengths, const size_t n_inputs, const char** outputs,
                    const size_t* output_lengths, const size_t n_outputs) {
-    return guarded([&] {
-        client_at(c_client).run_script(text(name, name_length), text(function, function_length),
-                                       required_names(inputs, input_lengths, n_inputs),
-                                       required_names(outputs, output_lengths, n_outputs));
-    });
+    return called(c_client, &Client::run_script, Text{name, name_length}, Text{function, function_length},
+                  RequiredNames{inputs, input_lengths, n_inputs}, RequiredNames{outputs, output_lengths, n_outputs});
 }
 
 SRError run_script_multigpu(void* c_client, const char* name, const size_t name_length, const char* function,
                             const size_t function_length, const char** inputs, const size_t* input_lengths, const size_t n_inputs,
                             const char** outputs, const size_t* output_lengths, const size_t n_outputs, const int offset,
                             const int first_gpu, const int num_gpus) {
-    return guarded([&] {
-        client_at(c_client).run_script_multigpu(text(name, name_length), text(function, function_length),
-                                                required_names(inputs, input_lengths, n_inputs),
-                                                required_names(outputs, output_lengths, n_outputs), offset, first_gpu, num_gpus);
-    });
-}
-
-SRError delete_script(void* c_client, const char* name, const size_t name_length) {
-    return guarded([&] { client_at(c_client).delete_script(text(name, name_length)); });
+    return called(c_client, &Client::run_script_multigpu, Text{name, name_length}, Text{function, function_length},
+                  RequiredNames{inputs, input_lengths, n_inputs}, RequiredNames{outputs, output_lengths, n_outputs}, offset,
+                  first_gpu, num_gpus);
 }
 
 SRError delete_script_multigpu(void* c_client, const char* name, const size_t name_length, const int first_gpu, const int num_gpus) {
-    return guarded([&] { client_at(c_client).delete_script_multigpu(text(name, name_length), first_gpu, num_gpus); });
+    return called(c_client, &Client::delete_script_multigpu, Text{name, name_length}, first_gpu, num_gpus);
 }
 
 } // extern "C"

@@ -79,37 +79,21 @@ SRError override_string_option(void* c_cfgopts, const char* option_name, size_t 
 SRError DeallocateConfigOptions(void** c_cfgopts) { return ended<ConfigOptions>(c_cfgopts); }
 
 SRError SmartRedisCLogContext(const char* context, const size_t context_length, void** new_logcontext) {
-    return guarded([&] {
-        require(new_logcontext);
-        *new_logcontext = nullptr;
-        *new_logcontext = made<LogContext>(text(context, context_length));
-    });
+    return created<LogContext>(new_logcontext, Text{context, context_length});
 }
 
 SRError DeallocateLogContext(void** logcontext) { return ended<LogContext>(logcontext); }
 
-void log_data_noexcept(const void* context, SRLoggingLevel level, const char* data, size_t data_len) {
-    logged([&] { context_at(context).log_data(level, text(data, data_len)); });
-}
-
-void log_warning_noexcept(const void* context, SRLoggingLevel level, const char* data, size_t data_len) {
-    logged([&] { context_at(context).log_warning(level, text(data, data_len)); });
-}
-
-void log_error_noexcept(const void* context, SRLoggingLevel level, const char* data, size_t data_len) {
-    logged([&] { context_at(context).log_error(level, text(data, data_len)); });
-}
-
-void log_data_noexcept_string(const char* context, size_t context_len, SRLoggingLevel level, const char* data, size_t data_len) {
-    logged([&] { log_data(text(context, context_len), level, text(data, data_len)); });
-}
-
-void log_warning_noexcept_string(const char* context, size_t context_len, SRLoggingLevel level, const char* data, size_t data_len) {
-    logged([&] { log_warning(text(context, context_len), level, text(data, data_len)); });
-}
-
-void log_error_noexcept_string(const char* context, size_t context_len, SRLoggingLevel level, const char* data, size_t data_len) {
-    logged([&] { log_error(text(context, context_len), level, text(data, data_len)); });
-}
+#define LOG(call)                                                                                                                  \
+    void call##_noexcept(const void* context, SRLoggingLevel level, const char* data, size_t data_len) {                           \
+        logged([&] { context_at(context).call(level, text(data, data_len)); });                                                    \
+    }                                                                                                                              \
+    void call##_noexcept_string(const char* context, size_t context_len, SRLoggingLevel level, const char* data,                   \
+                                size_t data_len) {                                                                                 \
+        logged([&] { call(text(context, context_len), level, text(data, data_len)); });                                            \
+    }
+LOG(log_data)
+LOG(log_warning)
+LOG(log_error)
 
 } // extern "C"

@@ -2,7 +2,6 @@
 //! and nothing in the list may be removed or changed while the library's number is N.
 
 use super::built::Kit;
-use super::header;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -103,7 +102,7 @@ fn broken<'a>(written: &'a str, facts: &BTreeSet<String>) -> Vec<&'a str> {
 /// Compares the header with the list. With `TENSORLEND_UPDATE_DOCS` set, it writes additions, but never
 /// removals.
 pub fn compare() {
-    let header = std::fs::read_to_string(header::path()).expect("the header is there");
+    let header = tensorlend_header::text();
     let (number, facts) = (number(&header), facts(&header));
     let written = std::fs::read_to_string(list(&number)).unwrap_or_default();
     let gone = broken(&written, &facts);
@@ -118,14 +117,13 @@ pub fn compare() {
     }
     assert!(
         std::fs::read_to_string(list(&number)).unwrap_or_default() == wanted,
-        "what the header adds is not written down yet:\n    \
-         TENSORLEND_UPDATE_DOCS=1 cargo test -p tensorlend-tests --test capi the_header"
+        "the list lacks what the header adds: run `just abi`"
     );
 }
 
 /// The comparison finds every incompatible change, and no others.
 pub fn changes_are_noticed() {
-    let header = std::fs::read_to_string(header::path()).expect("the header is there");
+    let header = tensorlend_header::text();
     let written = lines(&facts(&header));
     let gone = |from: &str, to: &str| {
         assert!(header.contains(from), "{from}");
@@ -176,8 +174,9 @@ const WITHOUT_METHOD: [&str; 14] = [
 
 /// Each function of C has a method in C++.
 pub fn methods() {
-    let header = std::fs::read_to_string(header::path()).expect("the header is there");
-    let methods = std::fs::read_to_string(header::path().with_extension("hpp")).expect("the header is there");
+    let header = tensorlend_header::text();
+    let methods = Path::new(env!("CARGO_MANIFEST_DIR")).join("../bindings/c/include/tensorlend.hpp");
+    let methods = std::fs::read_to_string(methods).expect("the header is there");
     let words: BTreeSet<&str> = methods.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
     let missing: Vec<String> = functions(&header).into_iter().filter(|name| !words.contains(name.as_str())).collect();
     let mut known = WITHOUT_METHOD.to_vec();
@@ -187,7 +186,7 @@ pub fn methods() {
 
 /// Compares the exported symbols of the built library with the header.
 pub fn exported(kit: &Kit) {
-    let header = std::fs::read_to_string(header::path()).expect("the header is there");
+    let header = tensorlend_header::text();
     let declared = functions(&header);
     assert!(declared.len() > 80, "{declared:?}");
     let said = |program: &str, arguments: &[&str]| {
