@@ -158,7 +158,7 @@ structure! {
         /// from the moment at which the daemon lets the member announce; ENDING while the daemon drains the last
         /// announcements.
         8 absorbed: Word,
-        /// Changes when the daemon lends another segment in a slot range of this catalogue, or gives this catalogue number to
+        /// Changes when the daemon lends another segment in a slot range of this catalogue, or gives this client number to
         /// another client. It never decreases, not even between epochs.
         16 geometry: Word,
         /// Changes when the daemon has taken a name from this client. The client then requests the list of the cells that it
@@ -259,7 +259,7 @@ structure! {
 #[derive(Clone)]
 pub struct Directory {
     head: Sheet<DirectoryHead>,
-    /// The table of members, by catalogue number.
+    /// The table of members, by client number.
     pub members: Records<MemberEntry>,
     /// The places of all tables of names. [`Directory::table`] returns the range of the current
     /// table.

@@ -21,7 +21,7 @@ structure! {
         16 hash: Word,
         /// Length of the sheet in bytes.
         24 bytes: Word,
-        /// The catalogue number of the sheet's one writer; 0 for the daemon.
+        /// The client number of the sheet's one writer; 0 for the daemon.
         32 owner: Word,
         /// Number of elements in the sheet's array, if it has one of varying length (cells, slots, ring entries).
         40 count: Word,

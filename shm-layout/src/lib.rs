@@ -26,7 +26,7 @@
 //! * **sheet**: one sealed memfd of shared words with one writer: directory (daemon), catalogue
 //!   (client), lease table (client), ring (producer).
 //! * **member**: a client as its namespace sees it. **Epoch**: the time during which one client has
-//!   one catalogue number.
+//!   one client number.
 //! * **account**: the memory charged to one uid. The daemon eventually returns every charge to the
 //!   account.
 //!

@@ -345,7 +345,7 @@ impl Member {
         MemberState::from_bits(self.0 >> 62)
     }
 
-    /// Returns the epoch of this catalogue number.
+    /// Returns the epoch of this client number.
     pub const fn epoch(self) -> u32 {
         field(self.0, 32, 30) as u32
     }

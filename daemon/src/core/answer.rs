@@ -43,7 +43,7 @@ pub enum Wait {
     /// A client must acknowledge memory.
     Ack {
         /// The client.
-        catalogue: ClientNo,
+        number: ClientNo,
         /// Maximum wait, counted from the lending that the client must acknowledge.
         ns_max: u64,
     },
@@ -66,8 +66,8 @@ pub enum Wait {
 
 impl Wait {
     /// Returns a wait for the acknowledgement of a client, with the maximum wait for a slow client.
-    pub fn ack(catalogue: ClientNo) -> Self {
-        Self::Ack { catalogue, ns_max: ACK_NS_MAX }
+    pub fn ack(number: ClientNo) -> Self {
+        Self::Ack { number, ns_max: ACK_NS_MAX }
     }
 }
 
@@ -99,13 +99,13 @@ pub struct Work {
 #[derive(Clone, Copy, Debug)]
 pub struct Requester {
     pub conn: ConnId,
-    pub catalogue: ClientNo,
+    pub number: ClientNo,
 }
 
 /// A client that is joining a namespace.
 #[derive(Debug)]
 pub struct Joining {
-    /// The client's catalogue number.
+    /// The client's number.
     pub number: ClientNo,
     pub label: String,
     pub role: Role,

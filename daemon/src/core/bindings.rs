@@ -32,7 +32,7 @@ use tensorlend_layout::word::{LifeWord, OwnerWord, PARKED_ANY, parked_bit};
 /// A client's cell to which a name is bound, and the lifetime of the name.
 #[derive(Clone, Copy, Debug)]
 pub struct Binding {
-    pub catalogue: ClientNo,
+    pub owner: ClientNo,
     pub cell: u32,
     pub life: LifeWord,
 }
@@ -122,9 +122,9 @@ impl Bindings {
     }
 
     /// Stores the location of a key that has no cell: a stream or a list.
-    pub fn set(&mut self, context: &Context, entry: u32, catalogue: ClientNo, place: u32) -> OwnerWord {
+    pub fn set(&mut self, context: &Context, entry: u32, number: ClientNo, place: u32) -> OwnerWord {
         let before = OwnerWord(context.directory.names[entry as usize].owner_word.peek());
-        let after = before.then_live(catalogue, place);
+        let after = before.then_live(number, place);
         self.names.set(&context.directory, entry, after);
         after
     }
@@ -211,25 +211,20 @@ impl Bindings {
 
     /// Binds a key to a cell, regardless of the key's previous owner.
     pub fn take(&mut self, parts: &mut Parts<'_>, key: &[u8], binding: Binding) -> Result<(u32, OwnerWord), Refusal> {
-        let entry = self.place(parts.context, parts.members, parts.members.uid_of(binding.catalogue), key)?;
+        let entry = self.place(parts.context, parts.members, parts.members.uid_of(binding.owner), key)?;
         self.unclaimed.remove(key);
         Ok((entry, self.take_entry(parts, entry, binding)))
     }
 
-    fn take_entry(
-        &mut self,
-        parts: &mut Parts<'_>,
-        entry: u32,
-        Binding { catalogue, cell, life }: Binding,
-    ) -> OwnerWord {
+    fn take_entry(&mut self, parts: &mut Parts<'_>, entry: u32, Binding { owner, cell, life }: Binding) -> OwnerWord {
         let before = OwnerWord(parts.context.directory.names[entry as usize].owner_word.peek());
-        if before.is_live() && (before.owner(), before.cell()) == (catalogue, cell) {
+        if before.is_live() && (before.owner(), before.cell()) == (owner, cell) {
             self.lifetimes.end(parts.context, entry, before);
             self.lifetimes.begin(entry, before, life);
             parts.context.directory.names[entry as usize].life.set(life.0);
             return before;
         }
-        let after = before.then_live(catalogue, cell);
+        let after = before.then_live(owner, cell);
         let life_before = self.lifetimes.end(parts.context, entry, before);
         self.lifetimes.begin(entry, after, life);
         let owner_word = parts.context.directory.change_owner(entry, after, [life_before, life], || {
@@ -239,13 +234,13 @@ impl Bindings {
             after
         });
         parts.context.directory.announce(PARKED_ANY);
-        parts.members.surveyed(catalogue, cell);
+        parts.members.surveyed(owner, cell);
         if before.is_live() {
             parts.context.directory.announce(parked_bit(before.owner()));
             self.disown(parts, before);
             tensorlend_layout::crash_point!("daemon: former owner told");
         }
-        if let Some(client) = parts.members.get_mut(catalogue) {
+        if let Some(client) = parts.members.get_mut(owner) {
             client.notices.remove(&cell);
         }
         owner_word
@@ -275,14 +270,14 @@ impl Bindings {
 
     /// Schedules a survey of a frozen client's memory. A survey reads all names of the client, so
     /// it starts with a delay. Several names may move in the meantime.
-    pub fn collect_soon(&mut self, parts: &mut Parts<'_>, catalogue: ClientNo) {
-        let names = self.names.owned().count(catalogue) as u64;
+    pub fn collect_soon(&mut self, parts: &mut Parts<'_>, number: ClientNo) {
+        let names = self.names.owned().count(number) as u64;
         let pause_ns = if names == 0 { 0 } else { 1_000_000 + names * 500 };
-        if let Some(Client { state: ClientState::Frozen { due_ns, .. }, .. }) = parts.members.get_mut(catalogue) {
+        if let Some(Client { state: ClientState::Frozen { due_ns, .. }, .. }) = parts.members.get_mut(number) {
             let due = parts.env.clock.now_ns() + pause_ns;
             if due_ns.is_none_or(|at| at > due) {
                 *due_ns = Some(due);
-                parts.env.clock.set_timer(pause_ns, Timer::Collect(parts.context.ledger.id(), catalogue));
+                parts.env.clock.set_timer(pause_ns, Timer::Collect(parts.context.ledger.id(), number));
             }
         }
     }
@@ -292,8 +287,8 @@ impl Bindings {
     pub fn collect_held(&mut self, parts: &mut Parts<'_>) {
         let held = |c: &Client| matches!(c.state, ClientState::Frozen { lease_held: true, .. });
         let held: Vec<ClientNo> = parts.members.iter().filter(|(_, c)| held(c)).map(|(n, _)| n).collect();
-        for catalogue in held {
-            self.collect_soon(parts, catalogue);
+        for number in held {
+            self.collect_soon(parts, number);
         }
     }
 }

@@ -131,12 +131,12 @@ pub struct Client {
 
 impl Client {
     /// Returns the identity of the client's session, for memory that the client returns. `number`
-    /// is the client's catalogue number.
+    /// is the client's number.
     pub fn former_writer(&self, number: ClientNo) -> FormerWriter {
         FormerWriter { uid: self.uid, client: number, pid: self.pid }
     }
 
-    /// Returns the identity of the client for the log. `number` is the client's catalogue number.
+    /// Returns the identity of the client for the log. `number` is the client's number.
     pub fn who(&self, number: ClientNo) -> Who<'_> {
         Who { client: Some(number), pid: self.pid, uid: self.uid, command: &self.command, label: &self.label }
     }

@@ -29,31 +29,31 @@ const LEASES_PAUSE_NS_MAX: u64 = 30_000_000_000;
 
 impl Namespace {
     /// Continues a survey. Returns true if there is more to do.
-    pub fn survey(&mut self, env: &mut Env, catalogue: ClientNo) -> bool {
-        let Some(Client { state: ClientState::Frozen { survey, .. }, .. }) = self.members.get_mut(catalogue) else {
+    pub fn survey(&mut self, env: &mut Env, owner: ClientNo) -> bool {
+        let Some(Client { state: ClientState::Frozen { survey, .. }, .. }) = self.members.get_mut(owner) else {
             return false;
         };
         let Some(mut survey) = survey.take() else { return false };
-        let done = self.go_on_with(env, catalogue, &mut survey);
+        let done = self.go_on_with(env, owner, &mut survey);
         if done {
-            self.finish(env, catalogue, &survey);
-        } else if let ClientState::Frozen { survey: place, .. } = &mut self.members.me(catalogue).state {
+            self.finish(env, owner, &survey);
+        } else if let ClientState::Frozen { survey: place, .. } = &mut self.members.me(owner).state {
             *place = Some(survey);
         }
         !done
     }
 
-    fn go_on_with(&mut self, env: &mut Env, catalogue: ClientNo, survey: &mut Survey) -> bool {
+    fn go_on_with(&mut self, env: &mut Env, owner: ClientNo, survey: &mut Survey) -> bool {
         loop {
-            if !survey.follow(env, &self.members[catalogue]) {
+            if !survey.follow(env, &self.members[owner]) {
                 return false;
             }
             let more = match survey.stage {
-                Stage::Names(next) => self.survey_names(env, catalogue, survey, next),
-                Stage::Streams(position) => self.survey_stream(env, catalogue, survey, position),
-                Stage::Leases(next) => self.survey_leases(env, catalogue, survey, next),
+                Stage::Names(next) => self.survey_names(env, owner, survey, next),
+                Stage::Streams(position) => self.survey_stream(env, owner, survey, position),
+                Stage::Leases(next) => self.survey_leases(env, owner, survey, next),
                 Stage::Free(next) => {
-                    let mut bases = self.members[catalogue].segments.range(next..).map(|(&base, _)| base);
+                    let mut bases = self.members[owner].segments.range(next..).map(|(&base, _)| base);
                     let Some(base) = bases.find(|&base| survey.is_unused(base)) else { return true };
                     survey.stage = Stage::Free(base);
                     let may = env.chores.spend(RELEASE);
@@ -61,7 +61,7 @@ impl Namespace {
                         self.segments.free_segment(
                             &mut Parts { env, context: &mut self.context, members: &mut self.members },
                             &mut self.devices,
-                            SegmentId { owner: catalogue, base },
+                            SegmentId { owner: owner, base },
                             true,
                         );
                     }
@@ -75,8 +75,8 @@ impl Namespace {
     }
 
     /// Continues the stage that reads names. Returns false if the step has spent its units.
-    fn survey_names(&mut self, env: &mut Env, catalogue: ClientNo, survey: &mut Survey, next: u32) -> bool {
-        let entries = self.bindings.names().owned().of_from(catalogue, next, ENTRIES_STEP);
+    fn survey_names(&mut self, env: &mut Env, owner: ClientNo, survey: &mut Survey, next: u32) -> bool {
+        let entries = self.bindings.names().owned().of_from(owner, next, ENTRIES_STEP);
         if entries.is_empty() {
             survey.stage = Stage::Streams(StreamPosition::default());
         }
@@ -86,7 +86,7 @@ impl Namespace {
             }
             survey.stage = Stage::Names(entry + 1);
             let owner_word = OwnerWord(self.context.directory.names[entry as usize].owner_word.peek());
-            let client = &self.members[catalogue];
+            let client = &self.members[owner];
             let value = client.value(owner_word.cell()).filter(|cell| cell.is_value());
             let named = value.filter(|cell| client.has_bytes_of(cell.slot()));
             let Some(value) = named else {
@@ -102,24 +102,18 @@ impl Namespace {
             };
             survey.in_use = true;
             survey.named.begin(value.slot(), Some(value.generation()));
-            if !survey.follow(env, &self.members[catalogue]) {
+            if !survey.follow(env, &self.members[owner]) {
                 return false;
             }
         }
         true
     }
 
-    fn survey_stream(
-        &mut self,
-        env: &mut Env,
-        catalogue: ClientNo,
-        survey: &mut Survey,
-        position: StreamPosition,
-    ) -> bool {
+    fn survey_stream(&mut self, env: &mut Env, owner: ClientNo, survey: &mut Survey, position: StreamPosition) -> bool {
         if !env.chores.spend(1) {
             return false;
         }
-        let Some((at, stream)) = self.streams.of_producer_from(catalogue, position.place) else {
+        let Some((at, stream)) = self.streams.of_producer_from(owner, position.place) else {
             survey.stage = Stage::Leases(ClientNo::default());
             tensorlend_layout::crash_point!("daemon: memory looked through");
             // A change was stored before this fence: an owner word moved, or an owner marked a slot
@@ -143,7 +137,7 @@ impl Namespace {
         true
     }
 
-    fn survey_leases(&mut self, env: &mut Env, catalogue: ClientNo, survey: &mut Survey, next: ClientNo) -> bool {
+    fn survey_leases(&mut self, env: &mut Env, owner: ClientNo, survey: &mut Survey, next: ClientNo) -> bool {
         let Some((number, reader)) = self.members.first_from(next) else {
             survey.stage = Stage::Free(0);
             return true;
@@ -154,7 +148,7 @@ impl Namespace {
         }
         if let Some(table) = table {
             LeaseTable::scan_view(table, |lease| {
-                if lease.owner() == catalogue {
+                if lease.owner() == owner {
                     survey.roots.push((lease.slot(), None));
                 }
             });
@@ -165,15 +159,14 @@ impl Namespace {
     }
 
     /// Ends a survey. Frees the segments to which no name, stream or lease leads.
-    fn finish(&mut self, env: &mut Env, catalogue: ClientNo, survey: &Survey) {
+    fn finish(&mut self, env: &mut Env, owner: ClientNo, survey: &Survey) {
         if !survey.in_use && !survey.leased {
-            self.drop_client(env, catalogue);
+            self.drop_client(env, owner);
             return;
         }
         let lease_held = survey.held.bases().any(|base| !survey.named.has(base)) || !survey.in_use;
         let (id, now_ns) = (self.context.ledger.id(), env.clock.now_ns());
-        let ClientState::Frozen { lease_held: before, pause_ns, due_ns, .. } = &mut self.members.me(catalogue).state
-        else {
+        let ClientState::Frozen { lease_held: before, pause_ns, due_ns, .. } = &mut self.members.me(owner).state else {
             return;
         };
         *pause_ns = if *before { (*pause_ns * 2).min(LEASES_PAUSE_NS_MAX) } else { LEASES_PAUSE_NS };
@@ -182,7 +175,7 @@ impl Namespace {
         // A change during the survey may have set an earlier due time.
         *due_ns = [next, *due_ns].into_iter().flatten().min();
         if let Some(at) = *due_ns {
-            env.clock.set_timer(at.saturating_sub(now_ns).max(1), Timer::Collect(id, catalogue));
+            env.clock.set_timer(at.saturating_sub(now_ns).max(1), Timer::Collect(id, owner));
         }
     }
 }

@@ -63,8 +63,8 @@ impl DirectoryWriter {
     }
 
     /// Returns a member's entry in the directory.
-    pub fn entry(&self, catalogue: ClientNo) -> &MemberEntry {
-        &self.members[usize::from(catalogue)]
+    pub fn entry(&self, number: ClientNo) -> &MemberEntry {
+        &self.members[usize::from(number)]
     }
 
     /// Returns the lifetime of the name in an entry.
@@ -82,8 +82,8 @@ impl DirectoryWriter {
     }
 
     /// Adds bytes to the bytes lent to a member, or subtracts them.
-    pub fn count_bytes(&self, catalogue: ClientNo, bytes: u64, add: bool) {
-        for word in [&self.head().bytes_lent, &self.entry(catalogue).bytes] {
+    pub fn count_bytes(&self, number: ClientNo, bytes: u64, add: bool) {
+        for word in [&self.head().bytes_lent, &self.entry(number).bytes] {
             let before = word.peek();
             word.set(if add { before + bytes } else { before - bytes });
         }

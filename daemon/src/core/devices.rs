@@ -86,18 +86,18 @@ impl Devices {
     }
 
     /// Records a client of the previous daemon.
-    pub fn was_there(&mut self, catalogue: ClientNo) {
-        self.holders.was_there(catalogue);
+    pub fn was_there(&mut self, number: ClientNo) {
+        self.holders.was_there(number);
     }
 
     /// Returns true if a client may have device memory mapped.
-    pub fn is_holder(&self, catalogue: ClientNo) -> bool {
-        self.holders.is_holder(catalogue)
+    pub fn is_holder(&self, number: ClientNo) -> bool {
+        self.holders.is_holder(number)
     }
 
     /// Removes a client from the holders of device memory.
-    pub fn departed(&mut self, catalogue: ClientNo) {
-        self.holders.departed(catalogue);
+    pub fn departed(&mut self, number: ClientNo) {
+        self.holders.departed(number);
     }
 
     /// Performs this daemon's first step. Notifies the clients that the previous daemon may have

@@ -19,12 +19,12 @@ impl Members {
     /// Asks the kernel whether a client that has not reconnected still runs. A running client can
     /// write its lease table. The probe also detects a process that continues after it has closed
     /// its session.
-    pub fn probe_disconnected(&mut self, env: &mut Env, context: &Context, catalogue: ClientNo) {
+    pub fn probe_disconnected(&mut self, env: &mut Env, context: &Context, number: ClientNo) {
         let id = context.ledger.id();
-        if let Some(client) = self.get(catalogue).filter(|client| client.is_disconnected())
+        if let Some(client) = self.get(number).filter(|client| client.is_disconnected())
             && let Some(leases) = client.sheets.leases()
         {
-            env.probes.probe(&mut env.effects, leases.mem, Probing::Disconnected(id, catalogue));
+            env.probes.probe(&mut env.effects, leases.mem, Probing::Disconnected(id, number));
         }
     }
 }
@@ -33,9 +33,9 @@ impl Namespace {
     /// Seals the memory in which a client of the previous daemon may have published, if that client
     /// will not reconnect. The previous daemon may have ended before it received the client's
     /// acknowledgement, and other clients read only sealed memory.
-    pub fn seal_left(&mut self, env: &mut Env, catalogue: ClientNo) {
+    pub fn seal_left(&mut self, env: &mut Env, number: ClientNo) {
         let user_mode = env.settings.is_user_mode();
-        let client = self.members.me(catalogue);
+        let client = self.members.me(number);
         let mut seal = client.sheets.acknowledge_owed_cells();
         for segment in client.segments.values_mut().filter(|segment| !segment.slots.acked) {
             segment.slots.acked = true;
@@ -50,18 +50,18 @@ impl Namespace {
     }
 
     /// Handles the kernel's response to a probe.
-    pub fn disconnected_probed(&mut self, env: &mut Env, catalogue: ClientNo, mem: MemId, quiescent: bool) {
+    pub fn disconnected_probed(&mut self, env: &mut Env, number: ClientNo, mem: MemId, quiescent: bool) {
         let id = self.context.ledger.id();
-        let Some(client) = self.members.get_mut(catalogue) else { return };
+        let Some(client) = self.members.get_mut(number) else { return };
         let ClientState::Disconnected { pause_ns } = &mut client.state else { return };
         if client.sheets.leases().is_none_or(|leases| leases.mem != mem) {
             return;
         }
         if quiescent {
-            self.seal_left(env, catalogue);
-            self.end_client(env, catalogue);
+            self.seal_left(env, number);
+            self.end_client(env, number);
         } else {
-            env.clock.set_timer(*pause_ns, Timer::Disconnected(id, catalogue));
+            env.clock.set_timer(*pause_ns, Timer::Disconnected(id, number));
             *pause_ns = (*pause_ns * 2).min(DISCONNECTED_PAUSE_NS_MAX);
         }
     }

@@ -30,54 +30,47 @@ const LEASES_PAUSE_NS_MAX: u64 = 1_000_000_000;
 
 impl Members {
     /// Begins a client's draining. `conn` is the client's former connection, if the daemon can watch the client's process.
-    pub fn drain(&mut self, env: &mut Env, context: &Context, catalogue: ClientNo, conn: Option<ConnId>) {
+    pub fn drain(&mut self, env: &mut Env, context: &Context, number: ClientNo, conn: Option<ConnId>) {
         if let Some(conn) = conn {
             env.effects.push(Effect::AwaitExit { conn });
-            self.me(catalogue).draining = Some(Draining::Process(conn));
+            self.me(number).draining = Some(Draining::Process(conn));
         } else {
-            self.me(catalogue).draining = Some(Draining::Leases { pause_ns: LEASES_PAUSE_NS });
-            self.probe_leases(env, context, catalogue);
+            self.me(number).draining = Some(Draining::Leases { pause_ns: LEASES_PAUSE_NS });
+            self.probe_leases(env, context, number);
         }
     }
 
     /// Begins the wait for the children that the client has forked.
-    pub fn await_children(&mut self, env: &mut Env, context: &Context, catalogue: ClientNo) {
-        self.me(catalogue).draining = Some(Draining::Children { pause_ns: LEASES_PAUSE_NS });
-        self.probe_leases(env, context, catalogue);
+    pub fn await_children(&mut self, env: &mut Env, context: &Context, number: ClientNo) {
+        self.me(number).draining = Some(Draining::Children { pause_ns: LEASES_PAUSE_NS });
+        self.probe_leases(env, context, number);
     }
 
     /// Ends the draining of a client that waits for its children. Returns false if the client does
     /// not wait for children. The children then read memory that may be reused, as after the end of
     /// a session.
-    pub fn abandon_children(&mut self, env: &mut Env, context: &Context, catalogue: ClientNo) -> bool {
-        let client = self.me(catalogue);
+    pub fn abandon_children(&mut self, env: &mut Env, context: &Context, number: ClientNo) -> bool {
+        let client = self.me(number);
         let waits = client.awaits_children();
         if waits {
             client.draining = Some(Draining::Over);
-            env.clock.set_timer(0, Timer::Draining(context.ledger.id(), catalogue));
+            env.clock.set_timer(0, Timer::Draining(context.ledger.id(), number));
         }
         waits
     }
 
-    fn probe_leases(&mut self, env: &mut Env, context: &Context, catalogue: ClientNo) {
+    fn probe_leases(&mut self, env: &mut Env, context: &Context, number: ClientNo) {
         let id = context.ledger.id();
-        match self.me(catalogue).sheets.leases().map(|leases| leases.mem) {
-            Some(mem) => env.probes.probe(&mut env.effects, mem, Probing::Draining(id, catalogue)),
-            None => self.quarantine(env, context, catalogue),
+        match self.me(number).sheets.leases().map(|leases| leases.mem) {
+            Some(mem) => env.probes.probe(&mut env.effects, mem, Probing::Draining(id, number)),
+            None => self.quarantine(env, context, number),
         }
     }
 
     /// Handles the kernel's response about the lease table of a draining client.
-    pub fn leases_probed(
-        &mut self,
-        env: &mut Env,
-        context: &Context,
-        catalogue: ClientNo,
-        mem: MemId,
-        quiescent: bool,
-    ) {
+    pub fn leases_probed(&mut self, env: &mut Env, context: &Context, number: ClientNo, mem: MemId, quiescent: bool) {
         let id = context.ledger.id();
-        let Some(client) = self.get_mut(catalogue) else { return };
+        let Some(client) = self.get_mut(number) else { return };
         let awaits_children = client.awaits_children();
         let Some(Draining::Leases { pause_ns } | Draining::Children { pause_ns }) = &mut client.draining else {
             return;
@@ -86,11 +79,11 @@ impl Members {
             return;
         }
         if quiescent && awaits_children {
-            self.abandon_children(env, context, catalogue);
+            self.abandon_children(env, context, number);
         } else if quiescent {
-            self.quarantine(env, context, catalogue);
+            self.quarantine(env, context, number);
         } else {
-            env.clock.set_timer(*pause_ns, Timer::Draining(id, catalogue));
+            env.clock.set_timer(*pause_ns, Timer::Draining(id, number));
             *pause_ns = (*pause_ns * 2).min(LEASES_PAUSE_NS_MAX);
         }
     }
@@ -99,60 +92,60 @@ impl Members {
     /// to this namespace.
     pub fn exited(&mut self, env: &mut Env, context: &Context, conn: ConnId) -> bool {
         let its = |client: &Client| client.draining == Some(Draining::Process(conn));
-        let Some(catalogue) = self.iter().find_map(|(number, it)| its(it).then_some(number)) else {
+        let Some(number) = self.iter().find_map(|(number, it)| its(it).then_some(number)) else {
             return false;
         };
-        self.quarantine(env, context, catalogue);
+        self.quarantine(env, context, number);
         true
     }
 
-    fn quarantine(&mut self, env: &mut Env, context: &Context, catalogue: ClientNo) {
+    fn quarantine(&mut self, env: &mut Env, context: &Context, number: ClientNo) {
         let pause_ns = env.settings.quarantine_ns;
         let until_ns = env.clock.now_ns() + pause_ns;
-        self.me(catalogue).draining = Some(Draining::Quarantine { until_ns });
-        env.clock.set_timer(pause_ns, Timer::Draining(context.ledger.id(), catalogue));
+        self.me(number).draining = Some(Draining::Quarantine { until_ns });
+        env.clock.set_timer(pause_ns, Timer::Draining(context.ledger.id(), number));
     }
 }
 
 impl Namespace {
     /// Handles a timer of a draining client.
-    pub fn draining_due(&mut self, env: &mut Env, catalogue: ClientNo) {
-        match self.members.get(catalogue).and_then(|client| client.draining) {
+    pub fn draining_due(&mut self, env: &mut Env, number: ClientNo) {
+        match self.members.get(number).and_then(|client| client.draining) {
             Some(Draining::Leases { .. } | Draining::Children { .. }) => {
-                self.members.probe_leases(env, &self.context, catalogue);
+                self.members.probe_leases(env, &self.context, number);
             }
             Some(Draining::Quarantine { until_ns }) if until_ns <= env.clock.now_ns() => {
-                if self.members.me(catalogue).has_children() {
-                    self.members.await_children(env, &self.context, catalogue);
+                if self.members.me(number).has_children() {
+                    self.members.await_children(env, &self.context, number);
                 } else {
-                    self.drained(env, catalogue);
+                    self.drained(env, number);
                 }
             }
-            Some(Draining::Over) => self.drained(env, catalogue),
+            Some(Draining::Over) => self.drained(env, number),
             _ => {}
         }
     }
 
-    fn drained(&mut self, env: &mut Env, catalogue: ClientNo) {
-        self.members.me(catalogue).draining = None;
-        self.departed(env, catalogue);
+    fn drained(&mut self, env: &mut Env, number: ClientNo) {
+        self.members.me(number).draining = None;
+        self.departed(env, number);
         self.context.directory.announce(u64::MAX);
         self.bindings.collect_held(&mut Parts { env, context: &mut self.context, members: &mut self.members });
-        self.members.probe_next(env, &self.context, catalogue);
+        self.members.probe_next(env, &self.context, number);
     }
 
     /// Ends the leases of a client when no process or device can read under them any more.
-    pub fn departed(&mut self, env: &mut Env, catalogue: ClientNo) {
-        let client = self.members.me(catalogue);
+    pub fn departed(&mut self, env: &mut Env, number: ClientNo) {
+        let client = self.members.me(number);
         client.member = client.member.with_state(MemberState::Closed);
         let member = client.member;
-        self.context.directory.entry(catalogue).member.set(member.0);
+        self.context.directory.entry(number).member.set(member.0);
         tensorlend_layout::crash_point!("daemon: leases dropped");
-        let client = self.members.me(catalogue);
+        let client = self.members.me(number);
         if let Some(leases) = client.sheets.take_leases() {
-            env.orphan_part(client.former_writer(catalogue), leases);
+            env.orphan_part(client.former_writer(number), leases);
         }
-        self.devices.departed(catalogue);
+        self.devices.departed(number);
         self.devices.settle_devices(env, &self.context);
     }
 }

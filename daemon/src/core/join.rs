@@ -182,9 +182,9 @@ impl Members {
 impl Namespace {
     /// Handles the acknowledgement of all memory of a client. Memory that is already sealed stays
     /// sealed: a daemon that was killed may have set some of the seals for one acknowledgement.
-    pub fn acknowledged_all(&mut self, env: &mut Env, conn: ConnId, catalogue: ClientNo) {
+    pub fn acknowledged_all(&mut self, env: &mut Env, conn: ConnId, number: ClientNo) {
         let user_mode = env.settings.is_user_mode();
-        let client = self.members.me(catalogue);
+        let client = self.members.me(number);
         let mut seal = client.sheets.acknowledge_all();
         for segment in client.segments.values_mut() {
             segment.slots.acked = true;
@@ -194,7 +194,7 @@ impl Namespace {
                 seal.push(segment.mem);
             }
         }
-        seal.extend(self.streams.acknowledged_all(catalogue));
+        seal.extend(self.streams.acknowledged_all(number));
         env.effects.extend(seal.into_iter().map(|mem| super::Effect::Seal { conn, mem }));
     }
 }
@@ -206,9 +206,9 @@ impl Members {
     ///
     /// The member takes no lease before the daemon has responded to a request that the member sent
     /// after its acknowledgement.
-    fn list_member(context: &Context, catalogue: ClientNo) {
+    fn list_member(context: &Context, number: ClientNo) {
         tensorlend_layout::crash_point!("daemon: member not present yet");
-        Bitmap(&context.directory.head().present).set(catalogue);
+        Bitmap(&context.directory.head().present).set(number);
         tensorlend_layout::crash_point!("daemon: member listed");
     }
 }
@@ -216,12 +216,12 @@ impl Members {
 impl Namespace {
     /// Handles the acknowledgement of the memory that was lent last. The daemon seals the memory.
     /// From then on other clients may read it.
-    pub fn acknowledged(&mut self, env: &mut Env, catalogue: ClientNo, lent: &Lent) {
+    pub fn acknowledged(&mut self, env: &mut Env, number: ClientNo, lent: &Lent) {
         let user_mode = env.settings.is_user_mode();
         if *lent == Lent::Welcome {
-            Members::list_member(&self.context, catalogue);
+            Members::list_member(&self.context, number);
         }
-        let client = self.members.me(catalogue);
+        let client = self.members.me(number);
         let mut seal = Vec::new();
         match *lent {
             Lent::Nothing | Lent::Back => {}
@@ -238,7 +238,7 @@ impl Namespace {
             Lent::Cells(part) => seal.extend(client.sheets.acknowledge_cells(part)),
             Lent::Ring(place, id) => seal.extend(self.streams.acknowledged(place, id)),
         }
-        if let Some(conn) = self.members.me(catalogue).conn() {
+        if let Some(conn) = self.members.me(number).conn() {
             env.effects.extend(seal.into_iter().map(|mem| super::Effect::Seal { conn, mem }));
         }
     }

@@ -32,7 +32,7 @@ pub enum Label {
     Catalogue {
         /// The namespace.
         namespace: NamespaceId,
-        /// The client's catalogue number.
+        /// The client's number.
         owner: ClientNo,
         /// Whether the client may write in its namespace.
         writer: bool,
@@ -41,14 +41,14 @@ pub enum Label {
     Leases {
         /// The namespace.
         namespace: NamespaceId,
-        /// The client's catalogue number.
+        /// The client's number.
         owner: ClientNo,
     },
     /// A further part of a client's cells.
     Cells {
         /// The namespace.
         namespace: NamespaceId,
-        /// The client's catalogue number.
+        /// The client's number.
         owner: ClientNo,
         /// The number of the part.
         part: u8,
@@ -57,7 +57,7 @@ pub enum Label {
     Segment {
         /// The namespace.
         namespace: NamespaceId,
-        /// The catalogue number of the segment's client.
+        /// The segment's owner.
         owner: ClientNo,
         /// The segment's first slot.
         base: u32,
@@ -66,7 +66,7 @@ pub enum Label {
     Slots {
         /// The namespace.
         namespace: NamespaceId,
-        /// The catalogue number of the segment's client.
+        /// The segment's owner.
         owner: ClientNo,
         /// The segment's first slot.
         base: u32,
@@ -86,8 +86,8 @@ pub enum Label {
         namespace: NamespaceId,
         /// The stream's id in the directory.
         id: u64,
-        /// The subscriber's catalogue number.
-        catalogue: ClientNo,
+        /// The subscriber's number.
+        client: ClientNo,
         /// The subscriber's cursor.
         cursor: CursorNo,
     },
@@ -95,7 +95,7 @@ pub enum Label {
     DeviceSegment {
         /// The namespace.
         namespace: NamespaceId,
-        /// The catalogue number of the segment's client.
+        /// The segment's owner.
         owner: ClientNo,
         /// The segment's first slot.
         base: u32,
@@ -122,7 +122,7 @@ pub enum Label {
     Spilled {
         /// The namespace.
         namespace: NamespaceId,
-        /// The catalogue number of the segment's client.
+        /// The segment's owner.
         owner: ClientNo,
         /// The segment's first slot.
         base: u32,
@@ -220,9 +220,9 @@ impl fmt::Display for Label {
                 add(place.into())?;
                 add(id)
             }
-            Self::Wake { id, catalogue, cursor, .. } => {
+            Self::Wake { id, client, cursor, .. } => {
                 add(id)?;
-                add(catalogue.into())?;
+                add(client.into())?;
                 add(cursor.into())
             }
             Self::DeviceSegment { owner, base, place, bytes, .. } => {
@@ -305,8 +305,8 @@ impl FromStr for Label {
             ("segment", [owner, base]) => Self::Segment { namespace, owner: number(owner)?, base: number(base)? },
             ("slots", [owner, base]) => Self::Slots { namespace, owner: number(owner)?, base: number(base)? },
             ("ring", [place, id]) => Self::Ring { namespace, place: number(place)?, id: number(id)? },
-            ("w", [id, catalogue, cursor]) => {
-                Self::Wake { namespace, id: number(id)?, catalogue: number(catalogue)?, cursor: number(cursor)? }
+            ("w", [id, client, cursor]) => {
+                Self::Wake { namespace, id: number(id)?, client: number(client)?, cursor: number(cursor)? }
             }
             ("d", [owner, base, it]) => {
                 let (place, bytes) = extent_of(number(it)?)?;
@@ -357,7 +357,7 @@ mod tests {
             Label::Segment { namespace: 3, owner: ClientNo::new(2), base: 1 << 23 },
             Label::Slots { namespace: 3, owner: ClientNo::new(2), base: 0 },
             Label::Ring { namespace: 3, place: 5, id: u64::MAX },
-            Label::Wake { namespace: 3, id: 6, catalogue: ClientNo::new(7), cursor: CursorNo::new(255) },
+            Label::Wake { namespace: 3, id: 6, client: ClientNo::new(7), cursor: CursorNo::new(255) },
             Label::Orphaned { namespace: 3, uid: u32::MAX, segment: true, id: u64::MAX },
             Label::DeviceSegment { namespace: 3, owner: ClientNo::new(2), base: 1 << 23, place: 15, bytes: 256 << 20 },
             Label::DeviceOrphaned { namespace: 3, uid: 7, place: 0, bytes: 2 << 40, id: u64::MAX },
@@ -390,7 +390,7 @@ mod tests {
         // Assumed maxima: the namespaces that a machine opens between two boots, the microseconds of a hundred years, and the
         // streams of a configuration. The last maximum is a million orphaned memories per second for a year.
         let (namespace, id, place, given_up) = (36_u64.pow(6) - 1, 3 << 50, 1 << 20, 36_u64.pow(9) - 1);
-        let (owner, catalogue) = (u16::MAX, u16::MAX);
+        let (owner, client) = (u16::MAX, u16::MAX);
         let labels = [
             Label::Directory { namespace, life: u32::MAX, uid: Some(u32::MAX), name: format!("uid:{}", u32::MAX) },
             Label::Catalogue { namespace, owner: ClientNo::new(owner), writer: true },
@@ -400,7 +400,7 @@ mod tests {
             Label::Slots { namespace, owner: ClientNo::new(owner), base: u32::MAX },
             Label::Spilled { namespace, owner: ClientNo::new(owner), base: u32::MAX },
             Label::Ring { namespace, place, id },
-            Label::Wake { namespace, id, catalogue: ClientNo::new(catalogue), cursor: CursorNo::new(255) },
+            Label::Wake { namespace, id, client: ClientNo::new(client), cursor: CursorNo::new(255) },
             Label::Orphaned { namespace, uid: u32::MAX, segment: true, id: given_up },
             Label::Orphaned { namespace, uid: u32::MAX, segment: false, id: given_up },
         ];

@@ -74,23 +74,23 @@ impl Members {
     }
 
     /// Returns a client, connected or not. Returns `None` if the client does not exist.
-    pub fn get(&self, catalogue: ClientNo) -> Option<&Client> {
-        self.clients.get(&catalogue)
+    pub fn get(&self, number: ClientNo) -> Option<&Client> {
+        self.clients.get(&number)
     }
 
     /// Returns a mutable reference to a client. Returns `None` if the client does not exist.
-    pub fn get_mut(&mut self, catalogue: ClientNo) -> Option<&mut Client> {
-        self.clients.get_mut(&catalogue)
+    pub fn get_mut(&mut self, number: ClientNo) -> Option<&mut Client> {
+        self.clients.get_mut(&number)
     }
 
     /// Returns a client, connected or not, or a refusal if the client does not exist.
-    pub fn client(&self, catalogue: ClientNo) -> Result<&Client, Refusal> {
-        self.get(catalogue).ok_or_else(|| Refusal::NotFound(format!("client {catalogue}")))
+    pub fn client(&self, number: ClientNo) -> Result<&Client, Refusal> {
+        self.get(number).ok_or_else(|| Refusal::NotFound(format!("client {number}")))
     }
 
     /// Returns the client that makes a request. The client exists.
-    pub fn me(&mut self, catalogue: ClientNo) -> &mut Client {
-        self.get_mut(catalogue).expect("the requester is a client")
+    pub fn me(&mut self, number: ClientNo) -> &mut Client {
+        self.get_mut(number).expect("the requester is a client")
     }
 
     /// Returns all clients with their numbers.
@@ -114,8 +114,8 @@ impl Members {
     }
 
     /// Returns the uid of a client, connected or not.
-    pub fn uid_of(&self, catalogue: ClientNo) -> Option<u32> {
-        self.get(catalogue).map(|client| client.uid)
+    pub fn uid_of(&self, number: ClientNo) -> Option<u32> {
+        self.get(number).map(|client| client.uid)
     }
 
     /// Returns the uids of the used entries in the directory's table of members. Clients and
@@ -178,16 +178,16 @@ impl Members {
         if !catalogues.is_empty() {
             self.collected_ns = Some(env.clock.now_ns());
         }
-        for &catalogue in &catalogues {
-            self.collect(env, context, catalogue);
+        for &number in &catalogues {
+            self.collect(env, context, number);
         }
         !catalogues.is_empty()
     }
 
     /// Refuses device memory to a client whose end the daemon would not detect. The client's work
     /// on the device could continue unnoticed.
-    pub fn check_watched(&self, catalogue: ClientNo) -> Result<(), Refusal> {
-        if self.client(catalogue)?.watched {
+    pub fn check_watched(&self, number: ClientNo) -> Result<(), Refusal> {
+        if self.client(number)?.watched {
             return Ok(());
         }
         let why = "device memory is lent to processes that the daemon can watch: this one is in a pid namespace that it \
@@ -229,8 +229,8 @@ impl Members {
 
     /// Records that a client broke a rule of shared memory. The daemon ends the client at the end
     /// of this step.
-    pub fn fault(&mut self, catalogue: ClientNo, why: impl Into<Fault>) {
-        self.faults.push((catalogue, why.into()));
+    pub fn fault(&mut self, number: ClientNo, why: impl Into<Fault>) {
+        self.faults.push((number, why.into()));
     }
 
     /// Ends the client of a sheet that the kernel cannot read.
@@ -250,19 +250,19 @@ impl Members {
     }
 
     /// Returns a client's connection. Returns `None` if the client is not connected.
-    pub fn conn(&self, catalogue: ClientNo) -> Option<ConnId> {
-        self.get(catalogue)?.conn()
+    pub fn conn(&self, number: ClientNo) -> Option<ConnId> {
+        self.get(number)?.conn()
     }
 
     /// Removes a client that has no memory any more, and frees its number.
-    pub fn remove(&mut self, catalogue: ClientNo) -> Client {
-        let client = self.clients.remove(&catalogue).expect("it is dropped once");
-        self.numbers.free(catalogue);
+    pub fn remove(&mut self, number: ClientNo) -> Client {
+        let client = self.clients.remove(&number).expect("it is dropped once");
+        self.numbers.free(number);
         client
     }
 
     /// Returns the slots of `catalogue` on which live clients have leases.
-    pub fn leased(&self, catalogue: ClientNo) -> Vec<u32> {
+    pub fn leased(&self, number: ClientNo) -> Vec<u32> {
         // A change was stored before this fence: an owner word moved, or an owner marked a slot as
         // dead. Consider a reader R that leased a slot by the old route. Either daemon D sees the
         // lease here, or R sees the change.
@@ -270,7 +270,7 @@ impl Members {
         let mut slots = Vec::new();
         for table in self.values().filter_map(Client::lease_table) {
             LeaseTable::scan_view(table, |lease| {
-                if lease.owner() == catalogue {
+                if lease.owner() == number {
                     slots.push(lease.slot());
                 }
             });
@@ -317,8 +317,8 @@ impl Members {
 
 impl Members {
     /// Checks a cell to which its client requests to bind a name.
-    pub fn check_cell(&self, catalogue: ClientNo, cell: u32) -> Result<(), Refusal> {
-        let granted = self.client(catalogue)?.sheets.granted();
+    pub fn check_cell(&self, number: ClientNo, cell: u32) -> Result<(), Refusal> {
+        let granted = self.client(number)?.sheets.granted();
         if cell < granted {
             Ok(())
         } else {
@@ -327,28 +327,28 @@ impl Members {
     }
 
     /// Returns the numbers of the cells that the daemon took from a client.
-    pub fn notices(&mut self, catalogue: ClientNo) -> Outcome {
-        let notices = &mut self.me(catalogue).notices;
+    pub fn notices(&mut self, number: ClientNo) -> Outcome {
+        let notices = &mut self.me(number).notices;
         let cells: Vec<u32> = std::iter::from_fn(|| notices.pop_first()).take(4096).collect();
         Outcome::Reply(Reply::Notices { cells, more: !notices.is_empty() })
     }
 
     /// Marks a client in the directory as one that may sleep. Responds to the client's request.
-    pub fn wait(&mut self, context: &Context, catalogue: ClientNo) -> Outcome {
-        let client = self.me(catalogue);
+    pub fn wait(&mut self, context: &Context, number: ClientNo) -> Outcome {
+        let client = self.me(number);
         if !std::mem::replace(&mut client.waits, true) {
             let head = context.directory.head();
-            Bitmap(&head.waiters).set(catalogue);
+            Bitmap(&head.waiters).set(number);
             head.waiters_count.add(1);
         }
         Outcome::Reply(Reply::Done)
     }
 
     /// Removes the directory's mark that a client may sleep.
-    pub fn wait_no_more(&mut self, context: &Context, catalogue: ClientNo) {
-        if std::mem::take(&mut self.me(catalogue).waits) {
+    pub fn wait_no_more(&mut self, context: &Context, number: ClientNo) {
+        if std::mem::take(&mut self.me(number).waits) {
             let head = context.directory.head();
-            Bitmap(&head.waiters).clear(catalogue);
+            Bitmap(&head.waiters).clear(number);
             head.waiters_count.set(head.waiters_count.peek() - 1);
         }
     }
@@ -358,15 +358,15 @@ impl Members {
     /// Begins a survey of a frozen client's memory. The survey removes the names that the client
     /// deleted, and frees the segments that nothing leads to. If no memory remains, the survey
     /// drops the client.
-    pub fn collect(&mut self, env: &mut Env, context: &Context, catalogue: ClientNo) {
+    pub fn collect(&mut self, env: &mut Env, context: &Context, number: ClientNo) {
         let id = context.ledger.id();
-        let Some(Client { state: ClientState::Frozen { due_ns, survey, .. }, .. }) = self.get_mut(catalogue) else {
+        let Some(Client { state: ClientState::Frozen { due_ns, survey, .. }, .. }) = self.get_mut(number) else {
             return;
         };
         if survey.is_none() {
             *due_ns = None;
             *survey = Some(Box::new(Survey::new()));
-            env.chores.take_on(&mut env.clock, id, Chore::Survey(catalogue));
+            env.chores.take_on(&mut env.clock, id, Chore::Survey(number));
         } else {
             // The change may affect an object that the survey has already passed, so another survey
             // follows.
@@ -376,8 +376,8 @@ impl Members {
 
     /// Adds a cell of a disconnected client to the survey in progress. An owner word now leads to
     /// the cell.
-    pub fn surveyed(&mut self, catalogue: ClientNo, cell: u32) {
-        let Some(client) = self.get_mut(catalogue) else { return };
+    pub fn surveyed(&mut self, number: ClientNo, cell: u32) {
+        let Some(client) = self.get_mut(number) else { return };
         let value = client.value(cell).filter(|value| value.is_value());
         if let (Some(value), ClientState::Frozen { survey: Some(survey), .. }) = (value, &mut client.state) {
             survey.in_use = true;
@@ -391,7 +391,7 @@ impl Members {
 impl std::ops::Index<ClientNo> for Members {
     type Output = Client;
 
-    fn index(&self, catalogue: ClientNo) -> &Client {
-        &self.clients[&catalogue]
+    fn index(&self, number: ClientNo) -> &Client {
+        &self.clients[&number]
     }
 }

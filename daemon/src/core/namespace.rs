@@ -41,7 +41,7 @@ impl Namespace {
                 .bindings
                 .remove_items(&mut Parts { env, context: &mut self.context, members: &mut self.members }, deleted)
                 .map(Chore::Items),
-            Chore::Survey(catalogue) => self.survey(env, catalogue).then_some(Chore::Survey(catalogue)),
+            Chore::Survey(number) => self.survey(env, number).then_some(Chore::Survey(number)),
             Chore::Leases => self
                 .pressure
                 .scan(

@@ -43,9 +43,9 @@ const PRESSED_NS: u64 = 10_000_000_000;
 /// A value that only leases retain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retained {
-    /// The reader's catalogue number.
+    /// The reader's number.
     pub holder: ClientNo,
-    /// The catalogue number of the value's owner.
+    /// The client number of the value's owner.
     pub owner: ClientNo,
     /// The lease.
     pub lease: LeaseWord,

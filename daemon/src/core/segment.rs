@@ -56,20 +56,20 @@ impl Segments {
         let lines = &context.directory.segments;
         let mut bytes_lent = 0;
         let mut lines_taken = BTreeSet::new();
-        for (catalogue, client) in members.iter() {
+        for (number, client) in members.iter() {
             let mut end = 0;
             let mut bytes = 0;
             for (&base, segment) in client.segments.iter() {
-                assert!(base >= end, "segments of {catalogue} overlap at slot {base}");
+                assert!(base >= end, "segments of {number} overlap at slot {base}");
                 end = base + (1 << segment.slots_log2);
                 assert!(lines_taken.insert(segment.entry), "line {} is one segment's", segment.entry);
-                let range = RangeWord::new(segment.slots_log2, catalogue, base);
+                let range = RangeWord::new(segment.slots_log2, number, base);
                 assert_eq!(lines[segment.entry as usize].range.peek(), range.0, "line {} names it", segment.entry);
                 if segment.device.is_none() && segment.residence.is_in_memory() {
                     bytes += segment.bytes;
                 }
             }
-            assert_eq!(context.directory.entry(catalogue).bytes.peek(), bytes, "bytes lent to {catalogue}");
+            assert_eq!(context.directory.entry(number).bytes.peek(), bytes, "bytes lent to {number}");
             bytes_lent += bytes;
         }
         assert_eq!(context.directory.head().bytes_lent.peek(), bytes_lent, "bytes lent to all");
@@ -95,7 +95,7 @@ impl Segments {
     pub fn segment(
         &mut self,
         parts: &mut Parts<'_>,
-        Requester { conn, catalogue }: Requester,
+        Requester { conn, number }: Requester,
         SegmentSize { bytes, log2 }: SegmentSize,
     ) -> Answer {
         let Some(bytes) = bytes.max(1).checked_next_multiple_of(PAGE) else {
@@ -106,8 +106,8 @@ impl Segments {
         let ordinary = parts.env.settings.segment_bytes;
         let large = bytes.max(ordinary).checked_next_multiple_of(parts.env.settings.segment_unit);
         let bytes = if bytes > ordinary / 8 * 7 { large.unwrap_or(bytes) } else { bytes };
-        let base = self.range_for_segment(parts.context, parts.members, catalogue, log2)?;
-        let uid = parts.members[catalogue].uid;
+        let base = self.range_for_segment(parts.context, parts.members, number, log2)?;
+        let uid = parts.members[number].uid;
         let charge = parts.env.accounts.charge(Some(uid), parts.context.ledger.id(), Kind::Segment, bytes)?;
         let (slots_bytes, slots_charge) = match Self::charge_slots(parts.env, parts.context, uid, log2) {
             Ok(charged) => charged,
@@ -123,7 +123,7 @@ impl Segments {
             let what = format!("the pool ({used} in use, {more} more needed)");
             return Err(limit(LimitKind::PoolBytes, what, "pool.bytes_max", bytes_exact(parts.env.pool.bytes_max())));
         };
-        let order = Order::slots(slots_bytes, SlotRange { owner: catalogue, base, log2 }, conn);
+        let order = Order::slots(slots_bytes, SlotRange { owner: number, base, log2 }, conn);
         let slots = parts.env.orders.sheet(&mut parts.env.effects, order, slots_charge);
         let segment = Making { mem, charge, segment_bytes: Some(bytes), device: None, export: None, made, view: None };
         Ok(Outcome::Working(Work { what: What::Segment { base, log2 }, making: vec![segment, slots] }))
@@ -134,7 +134,7 @@ impl Segments {
         &mut self,
         context: &Context,
         members: &Members,
-        catalogue: ClientNo,
+        number: ClientNo,
         log2: u8,
     ) -> Result<u32, Refusal> {
         if log2 > SLOTS_LOG2_MAX {
@@ -143,7 +143,7 @@ impl Segments {
         // A client that has published keeps its number when it disconnects. The last eighth of the
         // numbers is for clients that have not published. They can still read and delete.
         let reserved = context.ledger.limits().members_max / 8;
-        let first = members[catalogue].segments.is_empty();
+        let first = members[number].segments.is_empty();
         if first && members.len() as u64 > u64::from(context.ledger.limits().members_max - reserved) {
             return Err(context.ledger.limit(
                 LimitKind::Members,
@@ -152,7 +152,7 @@ impl Segments {
                 context.ledger.limits().members_max,
             ));
         }
-        context.ledger.check_table_share(Table::Segments, members[catalogue].uid, members.segment_uids())?;
+        context.ledger.check_table_share(Table::Segments, members[number].uid, members.segment_uids())?;
         if self.free.is_empty() {
             return Err(context.ledger.limit(
                 LimitKind::Segments,
@@ -161,7 +161,7 @@ impl Segments {
                 context.ledger.limits().segments_max,
             ));
         }
-        let Some(base) = members[catalogue].segments.free_range(log2) else {
+        let Some(base) = members[number].segments.free_range(log2) else {
             let why = "no range of 2^{log2} slot numbers is free among this client's 2^24: return segments";
             return Err(Refusal::Bad(why.replace("{log2}", &log2.to_string())));
         };
@@ -184,7 +184,7 @@ impl Segments {
         range: SlotRange,
         work: Vec<Making>,
     ) -> Answer {
-        let SlotRange { owner: catalogue, base, log2 } = range;
+        let SlotRange { owner: number, base, log2 } = range;
         let full = || {
             parts.context.ledger.limit(
                 LimitKind::Segments,
@@ -196,7 +196,7 @@ impl Segments {
         // Other clients may have received segments since the order of this one.
         let share = parts.context.ledger.check_table_share(
             Table::Segments,
-            parts.members[catalogue].uid,
+            parts.members[number].uid,
             parts.members.segment_uids(),
         );
         let entry = match share.and_then(|()| self.free.last().copied().ok_or_else(full)) {
@@ -220,13 +220,13 @@ impl Segments {
         line.place.put(0);
         parts.context.directory.head().want_out(entry, false);
         tensorlend_layout::crash_point!("daemon: range about to be lent");
-        line.range.set(RangeWord::new(log2, catalogue, base).0);
+        line.range.set(RangeWord::new(log2, number, base).0);
         tensorlend_layout::crash_point!("daemon: range lent");
-        parts.context.directory.count_bytes(catalogue, bytes, true);
-        let geometry = parts.context.directory.entry(catalogue).geometry.peek();
+        parts.context.directory.count_bytes(number, bytes, true);
+        let geometry = parts.context.directory.entry(number).geometry.peek();
         let lend = vec![(segment.mem, Lending::Write), (slots.mem, Lending::Write)];
-        let (namespace, owner) = (parts.context.ledger.id(), catalogue);
-        let short = parts.env.is_short(parts.members[catalogue].uid, namespace);
+        let (namespace, owner) = (parts.context.ledger.id(), number);
+        let short = parts.env.is_short(parts.members[number].uid, namespace);
         parts.env.effects.keep(segment.mem, Label::Segment { namespace, owner, base });
         parts.env.effects.keep(slots.mem, Label::Slots { namespace, owner, base });
         let segment = Segment {
@@ -242,7 +242,7 @@ impl Segments {
             wanted_ns: None,
             device: None,
         };
-        let client = parts.members.me(catalogue);
+        let client = parts.members.me(number);
         client.segments.insert(base, segment);
         client.lent_ns = parts.env.clock.now_ns();
         Ok(Outcome::Lend(
@@ -257,71 +257,71 @@ impl Segments {
         parts: &mut Parts<'_>,
         devices: &mut Devices,
         asker: ClientNo,
-        catalogue: ClientNo,
+        number: ClientNo,
         slot: u32,
     ) -> Answer {
-        let client = parts.members.client(catalogue)?;
-        let missing = || Refusal::NotFound(format!("segment with slot {slot} of client {catalogue}"));
+        let client = parts.members.client(number)?;
+        let missing = || Refusal::NotFound(format!("segment with slot {slot} of client {number}"));
         let (base, segment) = client.segment_of(slot).ok_or_else(missing)?;
         // A writer publishes in a segment only after it has mapped the segment.
         if !segment.slots.acked {
             // A client of the previous daemon may have mapped the segment and published in it
             // before the previous daemon received the acknowledgement.
-            return if client.is_disconnected() { Ok(Outcome::Later(Wait::ack(catalogue))) } else { Err(missing()) };
+            return if client.is_disconnected() { Ok(Outcome::Later(Wait::ack(number))) } else { Err(missing()) };
         }
         if segment.device.is_some() {
             let lend = vec![(segment.mem, Lending::Device), (segment.slots.mem, Lending::Read)];
             parts.members.check_watched(asker)?;
-            let reply = Self::describe_on_device(parts, catalogue, base).expect("seen above");
+            let reply = Self::describe_on_device(parts, number, base).expect("seen above");
             devices.lent(reply.lending, Some(asker));
-            parts.members.show(parts.context, catalogue, asker);
+            parts.members.show(parts.context, number, asker);
             return Ok(Outcome::Lend(Reply::DeviceSegment(reply), lend, Lent::Nothing));
         }
-        if let Some(answer) = Self::recall(parts, catalogue, base) {
+        if let Some(answer) = Self::recall(parts, number, base) {
             return answer;
         }
-        Self::want_no_more(parts.context, parts.members.me(catalogue).segments.get_mut(base).expect("found above"));
-        let client = parts.members.client(catalogue)?;
+        Self::want_no_more(parts.context, parts.members.me(number).segments.get_mut(base).expect("found above"));
+        let client = parts.members.client(number)?;
         let uid = client.uid;
         let (base, segment) = client.segment_of(slot).ok_or_else(missing)?;
         let reply = Reply::Segment {
             bytes: segment.bytes,
             base,
             slots_log2: segment.slots_log2,
-            geometry: parts.context.directory.entry(catalogue).geometry.peek(),
+            geometry: parts.context.directory.entry(number).geometry.peek(),
             short: parts.env.is_short(uid, parts.context.ledger.id()),
             in_file: false,
         };
         let lend = vec![(segment.mem, Lending::Read), (segment.slots.mem, Lending::Read)];
-        parts.members.show(parts.context, catalogue, asker);
+        parts.members.show(parts.context, number, asker);
         Ok(Outcome::Lend(reply, lend, Lent::Nothing))
     }
 
     /// Handles a request of `asker` to map the records of a host segment's slots. The segment's
     /// bytes do not move, even if they are in a file.
-    pub fn slots_of(parts: &mut Parts<'_>, asker: ClientNo, catalogue: ClientNo, slot: u32) -> Answer {
-        let client = parts.members.client(catalogue)?;
-        let missing = || Refusal::NotFound(format!("segment with slot {slot} of client {catalogue}"));
+    pub fn slots_of(parts: &mut Parts<'_>, asker: ClientNo, number: ClientNo, slot: u32) -> Answer {
+        let client = parts.members.client(number)?;
+        let missing = || Refusal::NotFound(format!("segment with slot {slot} of client {number}"));
         let (base, segment) = client.segment_of(slot).ok_or_else(missing)?;
         if segment.device.is_some() {
             return Err(missing());
         }
         // A writer publishes in a segment only after it has mapped the segment.
         if !segment.slots.acked {
-            return if client.is_disconnected() { Ok(Outcome::Later(Wait::ack(catalogue))) } else { Err(missing()) };
+            return if client.is_disconnected() { Ok(Outcome::Later(Wait::ack(number))) } else { Err(missing()) };
         }
         let reply = Reply::Segment {
             bytes: segment.bytes,
             base,
             slots_log2: segment.slots_log2,
-            geometry: parts.context.directory.entry(catalogue).geometry.peek(),
+            geometry: parts.context.directory.entry(number).geometry.peek(),
             short: parts.env.is_short(client.uid, parts.context.ledger.id()),
             // A segment that a worker is writing to a file counts as in a file. A request for such
             // a segment's bytes would cancel the spill.
             in_file: !matches!(segment.residence, Residence::Memory),
         };
         let lend = vec![(segment.slots.mem, Lending::Read)];
-        parts.members.show(parts.context, catalogue, asker);
+        parts.members.show(parts.context, number, asker);
         Ok(Outcome::Lend(reply, lend, Lent::Nothing))
     }
 }
@@ -332,21 +332,21 @@ impl Segments {
         &mut self,
         parts: &mut Parts<'_>,
         devices: &mut Devices,
-        catalogue: ClientNo,
+        number: ClientNo,
         base: u32,
     ) -> Answer {
-        let Some(segment) = parts.members.me(catalogue).segments.get(&base) else {
+        let Some(segment) = parts.members.me(number).segments.get(&base) else {
             return Err(Refusal::NotFound(format!("segment of yours with first slot {base}")));
         };
         let slots = base..base + (1 << segment.slots_log2);
-        if parts.members.leased(catalogue).iter().any(|slot| slots.contains(slot)) {
+        if parts.members.leased(number).iter().any(|slot| slots.contains(slot)) {
             return Err(Refusal::Bad(format!("the segment with first slot {base} is still leased")));
         }
-        let segment = parts.members.me(catalogue).segments.remove(base).expect("it was there");
-        let whose = parts.members[catalogue].former_writer(catalogue);
-        self.unlist(parts.context, catalogue, &segment);
+        let segment = parts.members.me(number).segments.remove(base).expect("it was there");
+        let whose = parts.members[number].former_writer(number);
+        self.unlist(parts.context, number, &segment);
         if segment.device.is_some() {
-            let slots = devices.give_up(parts, catalogue, base, segment);
+            let slots = devices.give_up(parts, number, base, segment);
             parts.env.orphan_part(whose, slots);
             return Ok(Outcome::Reply(Reply::Done));
         }
@@ -363,7 +363,7 @@ impl Segments {
 
     /// Handles an owner's report that it has unmapped a segment. The kernel confirms this when the
     /// daemon spills the segment.
-    pub fn release_for_spill(parts: &mut Parts<'_>, catalogue: ClientNo, base: u32) -> Answer {
+    pub fn release_for_spill(parts: &mut Parts<'_>, number: ClientNo, base: u32) -> Answer {
         if parts.env.settings.spill.is_none() {
             return Err(limit(LimitKind::Spill, "what may be spilled", "spill.directory", "nothing"));
         }
@@ -371,7 +371,7 @@ impl Segments {
             let setting = format!("{}.charge", parts.context.ledger.setting());
             return Err(limit(LimitKind::Spill, "what may be spilled", setting, "nothing"));
         }
-        let Some(segment) = parts.members.me(catalogue).segments.get_mut(base).filter(|it| it.device.is_none()) else {
+        let Some(segment) = parts.members.me(number).segments.get_mut(base).filter(|it| it.device.is_none()) else {
             return Err(Refusal::NotFound(format!("segment of yours in host memory with first slot {base}")));
         };
         if segment.released_ns.is_none() {
@@ -383,18 +383,18 @@ impl Segments {
 
     /// Ends the validity of a segment's slot numbers. The memory and its charge stay with the
     /// caller.
-    fn unlist(&mut self, context: &Context, catalogue: ClientNo, segment: &Segment) {
+    fn unlist(&mut self, context: &Context, number: ClientNo, segment: &Segment) {
         // The range changes before the geometry. So a reader R that sees the new geometry sees that
         // this segment is not lent any more. If R first reads a geometry and then finds the segment
         // lent, R may store the mapping under that geometry. Both words change before daemon D
         // lends the numbers again.
         context.directory.segments[segment.entry as usize].range.set(0);
         tensorlend_layout::crash_point!("daemon: range taken back");
-        context.directory.entry(catalogue).geometry.add(1);
+        context.directory.entry(number).geometry.add(1);
         context.directory.head().want_out(segment.entry, false);
         self.free.push(segment.entry);
         if segment.device.is_none() && segment.residence.is_in_memory() {
-            context.directory.count_bytes(catalogue, segment.bytes, false);
+            context.directory.count_bytes(number, segment.bytes, false);
         }
     }
 
@@ -404,17 +404,17 @@ impl Segments {
         &mut self,
         parts: &mut Parts<'_>,
         devices: &mut Devices,
-        SegmentId { owner: catalogue, base }: SegmentId,
+        SegmentId { owner: number, base }: SegmentId,
         quiescent: bool,
     ) {
-        let segment = parts.members.me(catalogue).segments.remove(base).expect("it is there");
-        self.unlist(parts.context, catalogue, &segment);
+        let segment = parts.members.me(number).segments.remove(base).expect("it is there");
+        self.unlist(parts.context, number, &segment);
         if segment.device.is_some() {
-            let slots = devices.give_up(parts, catalogue, base, segment);
+            let slots = devices.give_up(parts, number, base, segment);
             parts.env.release_part(slots);
             return;
         }
-        let found = parts.env.free_spilled(parts.members[catalogue].uid, segment);
+        let found = parts.env.free_spilled(parts.members[number].uid, segment);
         let Segment { mem, bytes, charge, slots, .. } = match found {
             Ok(segment) => segment,
             Err(slots) => return parts.env.release_part(slots),
@@ -422,7 +422,7 @@ impl Segments {
         parts.env.accounts.refund(charge);
         parts.env.release_part(slots);
         if quiescent && parts.env.may_lend_again(parts.context.ledger.id()) {
-            let uid = parts.members[catalogue].uid;
+            let uid = parts.members[number].uid;
             parts.env.effects.push(Effect::Forget { mem });
             parts.env.keep_idle(mem, bytes, parts.context.ledger.borrower(uid));
         } else {

@@ -58,7 +58,7 @@ const CHORES_NS_MAX: u64 = 10_000_000_000;
 #[derive(Clone, Copy, Debug)]
 struct Joined {
     namespace: NamespaceId,
-    catalogue: ClientNo,
+    number: ClientNo,
     role: Role,
 }
 
@@ -310,7 +310,7 @@ impl Core {
             let state = self.conns.get_mut(&conn).expect("found above");
             if let Some(joined) = state.joined {
                 let namespace = self.namespaces.get_mut(&joined.namespace).expect("it has a client");
-                namespace.acknowledged(&mut self.env, joined.catalogue, &lent);
+                namespace.acknowledged(&mut self.env, joined.number, &lent);
             }
             self.env.effects.push(Effect::Resume { conn });
             return;
@@ -377,16 +377,16 @@ impl Core {
             }
             Wait::Claim => self.env.clock.retry_after(CLAIM_PAUSE_NS),
             Wait::Quiescent => self.env.clock.retry_after(QUIESCENT_PAUSE_NS),
-            Wait::Ack { catalogue, ns_max } => {
+            Wait::Ack { number, ns_max } => {
                 let Some(Conn { joined: Some(joined), .. }) = self.conns.get(&conn) else { return };
                 let namespace = self.namespaces.get_mut(&joined.namespace).expect("it has a client");
                 // The wait counts from the lending, not from the request.
-                let lent_ns = namespace.members.get(catalogue).map_or(0, |c| c.lent_ns);
+                let lent_ns = namespace.members.get(number).map_or(0, |c| c.lent_ns);
                 let waited_ns = self.env.clock.now_ns() - lent_ns;
                 if waited_ns < ns_max {
                     self.env.clock.retry_after(ns_max - waited_ns);
                 } else {
-                    namespace.members.fault(catalogue, "others wait for its acknowledgement, which is overdue");
+                    namespace.members.fault(number, "others wait for its acknowledgement, which is overdue");
                 }
             }
         }
@@ -454,7 +454,7 @@ impl Core {
             Request::Segment { bytes, slots_log2 } => {
                 self.segment(asker, SegmentSize { bytes: *bytes, log2: *slots_log2 })
             }
-            Request::SegmentOf { owner: catalogue, slot } => self.segment_of(asker, *catalogue, *slot),
+            Request::SegmentOf { owner: number, slot } => self.segment_of(asker, *number, *slot),
             Request::DeviceSegment { uuid, bytes, slots_log2 } => {
                 let size = SegmentSize { bytes: *bytes, log2: *slots_log2 };
                 self.device_segment(asker, SizeOnDevice { device: *uuid, size })
@@ -478,25 +478,25 @@ impl Core {
     /// Performs a request that concerns the client's namespace alone.
     fn perform_in(&mut self, Asker { conn, joined, since_ns }: Asker, request: &Request) -> Answer {
         let namespace = self.namespaces.get_mut(&joined.namespace).expect("it has a client");
-        let me = joined.catalogue;
-        let cursor = |cursor| CursorId { catalogue: me, cursor };
+        let me = joined.number;
+        let cursor = |cursor| CursorId { number: me, cursor };
         let Namespace { context, members, bindings, streams, segments, devices, .. } = namespace;
         let parts = &mut Parts { env: &mut self.env, context, members };
         match request {
             Request::ReturnSegment { base } => segments.return_segment(parts, devices, me, *base),
             Request::Shelve { base } => Segments::release_for_spill(parts, me, *base),
             Request::GrowCells => parts.members.grow_cells(parts.env, parts.context, conn, me),
-            Request::SlotsOf { owner: catalogue, slot } => Segments::slots_of(parts, me, *catalogue, *slot),
-            Request::CellsOf { client: catalogue, part } => parts.members.cells_of(parts.context, *catalogue, *part),
+            Request::SlotsOf { owner: number, slot } => Segments::slots_of(parts, me, *number, *slot),
+            Request::CellsOf { client: number, part } => parts.members.cells_of(parts.context, *number, *part),
             Request::ValuesOf { names } => parts.members.values_of(parts.context, bindings, names),
-            Request::LeasesOf { client: catalogue } => parts.members.leases_of(*catalogue),
+            Request::LeasesOf { client: number } => parts.members.leases_of(*number),
             Request::Bind { name, cell } => {
-                let binding = Binding { catalogue: me, cell: *cell, life: LifeWord::FOREVER };
+                let binding = Binding { owner: me, cell: *cell, life: LifeWord::FOREVER };
                 bindings.bind(parts, name, binding, since_ns)
             }
             Request::BindFor { name, cell, ttl_ns, ephemeral } => {
                 let life = Bindings::lifetime(parts.env, *ttl_ns, *ephemeral)?;
-                bindings.bind(parts, name, Binding { catalogue: me, cell: *cell, life }, since_ns)
+                bindings.bind(parts, name, Binding { owner: me, cell: *cell, life }, since_ns)
             }
             Request::Delete { name } => bindings.delete(parts, name, since_ns),
             Request::Tidy { names } => bindings.tidy(parts, me, names),
@@ -516,8 +516,8 @@ impl Core {
             Request::Unsubscribe { stream, id, cursor: it } => {
                 Ok(streams.unsubscribe(parts, StreamId { place: *stream, id: *id }, cursor(*it)))
             }
-            Request::WakeDescriptor { stream, subscriber: catalogue, cursor } => {
-                let whose = CursorId { catalogue: *catalogue, cursor: *cursor };
+            Request::WakeDescriptor { stream, subscriber: number, cursor } => {
+                let whose = CursorId { number: *number, cursor: *cursor };
                 streams.wake_descriptor(parts.members, me, *stream, whose)
             }
             Request::StreamDelete { name } => streams.stream_delete(parts, bindings, name),
@@ -525,10 +525,10 @@ impl Core {
                 Ok(streams.stream_closed(parts, me, StreamId { place: *stream, id: *id }))
             }
             Request::ListAppend { list, cells } => {
-                bindings.list_append(parts, list, NewItems { catalogue: me, cells, life: LifeWord::FOREVER })
+                bindings.list_append(parts, list, NewItems { owner: me, cells, life: LifeWord::FOREVER })
             }
             Request::ListAppendEphemeral { list, cells } => {
-                bindings.list_append(parts, list, NewItems { catalogue: me, cells, life: LifeWord::new(0, true) })
+                bindings.list_append(parts, list, NewItems { owner: me, cells, life: LifeWord::new(0, true) })
             }
             Request::ListDelete { list } => bindings.list_delete(parts.env, parts.context, list),
             Request::ListRename { from, to } => bindings.list_rename(parts, from, to),

@@ -16,8 +16,8 @@ use tensorlend_layout::wire::{LimitKind, Refusal, Reply};
 
 impl Members {
     /// Handles a request for more cells.
-    pub fn grow_cells(&mut self, env: &mut Env, context: &Context, conn: ConnId, catalogue: ClientNo) -> Answer {
-        let client = self.me(catalogue);
+    pub fn grow_cells(&mut self, env: &mut Env, context: &Context, conn: ConnId, number: ClientNo) -> Answer {
+        let client = self.me(number);
         let (uid, part, granted) = (client.uid, client.sheets.further_parts() as u8 + 1, client.sheets.granted());
         // A client may have twice as many cells as there may be names, because the client binds
         // each name to a fresh cell.
@@ -33,7 +33,7 @@ impl Members {
         let bytes = length::cells(part);
         let charge = env.accounts.charge_sheet(uid, context.ledger.id(), bytes)?;
         let first = cells_first(part) as u64;
-        let plan = SheetPlan { magic: Magic::Cells, owner: catalogue, count: count as u64, first };
+        let plan = SheetPlan { magic: Magic::Cells, owner: number, count: count as u64, first };
         let making = vec![env.orders.sheet(&mut env.effects, Order::sheet(bytes, plan, conn), charge)];
         Ok(Outcome::Working(Work { what: What::Cells { part }, making }))
     }
@@ -43,47 +43,47 @@ impl Members {
         &mut self,
         env: &mut Env,
         context: &Context,
-        catalogue: ClientNo,
+        number: ClientNo,
         part: u8,
         mut work: Vec<Making>,
     ) -> Outcome {
         let cells = work.remove(0).into_part();
-        env.effects.keep(cells.mem, Label::Cells { namespace: context.ledger.id(), owner: catalogue, part });
+        env.effects.keep(cells.mem, Label::Cells { namespace: context.ledger.id(), owner: number, part });
         let lend = vec![(cells.mem, Lending::Write)];
-        let client = self.me(catalogue);
+        let client = self.me(number);
         client.sheets.add_cells(cells);
         tensorlend_layout::crash_point!("daemon: cells lent");
         client.lent_ns = env.clock.now_ns();
-        let geometry = context.directory.entry(catalogue).geometry.peek();
+        let geometry = context.directory.entry(number).geometry.peek();
         Outcome::Lend(Reply::Cells { part, geometry }, lend, Lent::Cells(part))
     }
 
     /// Reclaims a client's cells after the first `parts` parts. The client never received these
     /// cells.
-    pub fn drop_cells_after(&mut self, env: &mut Env, catalogue: ClientNo, parts: u8) {
-        let client = self.me(catalogue);
-        let whose = client.former_writer(catalogue);
+    pub fn drop_cells_after(&mut self, env: &mut Env, number: ClientNo, parts: u8) {
+        let client = self.me(number);
+        let whose = client.former_writer(number);
         for part in client.sheets.drop_cells_after(parts) {
             env.orphan_part(whose, part);
         }
     }
 
     /// Handles a request for the cells of a client.
-    pub fn cells_of(&self, context: &Context, catalogue: ClientNo, part: u8) -> Answer {
-        let client = self.client(catalogue)?;
-        let missing = || Refusal::NotFound(format!("part {part} of the cells of client {catalogue}"));
+    pub fn cells_of(&self, context: &Context, number: ClientNo, part: u8) -> Answer {
+        let client = self.client(number)?;
+        let missing = || Refusal::NotFound(format!("part {part} of the cells of client {number}"));
         let sheet = client.sheets.part(part).ok_or_else(missing)?;
         if !sheet.acked {
-            return if client.is_live() { Ok(Outcome::Later(Wait::ack(catalogue))) } else { Err(missing()) };
+            return if client.is_live() { Ok(Outcome::Later(Wait::ack(number))) } else { Err(missing()) };
         }
-        let geometry = context.directory.entry(catalogue).geometry.peek();
+        let geometry = context.directory.entry(number).geometry.peek();
         Ok(Outcome::Lend(Reply::Cells { part, geometry }, vec![(sheet.mem, Lending::Read)], Lent::Nothing))
     }
 
     /// Handles a request for the lease table of a client.
-    pub fn leases_of(&self, catalogue: ClientNo) -> Answer {
-        let client = self.client(catalogue)?;
-        let missing = || Refusal::NotFound(format!("lease table of client {catalogue}: it is gone"));
+    pub fn leases_of(&self, number: ClientNo) -> Answer {
+        let client = self.client(number)?;
+        let missing = || Refusal::NotFound(format!("lease table of client {number}: it is gone"));
         // A member's leases count only after the member has acknowledged its lease table: see
         // [`Namespace::acknowledged`].
         let sheet = client.sheets.leases().filter(|sheet| sheet.acked).ok_or_else(missing)?;

@@ -11,7 +11,7 @@ use tensorlend_layout::wire::SpillFault;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Whose {
     pub namespace: NamespaceId,
-    pub catalogue: ClientNo,
+    pub number: ClientNo,
     pub base: u32,
 }
 

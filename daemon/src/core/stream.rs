@@ -36,15 +36,15 @@ pub struct StreamId {
 /// A cursor in the lease table of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct CursorId {
-    /// The catalogue number of the client.
-    pub catalogue: ClientNo,
+    /// The client's number.
+    pub number: ClientNo,
     /// The index of the cursor.
     pub cursor: CursorNo,
 }
 
 #[derive(Debug)]
 struct Subscriber {
-    catalogue: ClientNo,
+    number: ClientNo,
     cursor: CursorNo,
     wake: Option<(MemId, Charge)>,
 }
@@ -182,7 +182,7 @@ impl Streams {
 
     /// Returns the clients that subscribe to a stream, once for each subscription.
     pub fn subscribers(&self, place: u32) -> impl Iterator<Item = ClientNo> + '_ {
-        self.table.get(&place).into_iter().flat_map(|s| s.subscribers.iter().flatten()).map(|s| s.catalogue)
+        self.table.get(&place).into_iter().flat_map(|s| s.subscribers.iter().flatten()).map(|s| s.number)
     }
 
     /// Returns a stream's name.
@@ -257,20 +257,19 @@ impl Streams {
         conn: ConnId,
         ring: RingRequest,
     ) -> Answer {
-        let RingRequest { producer: catalogue, ref name, capacity, .. } = ring;
+        let RingRequest { producer: number, ref name, capacity, .. } = ring;
         name::check(name)?;
         if !(1..=CAPACITY_MAX).contains(&capacity) {
             return Err(Refusal::Bad(format!("a stream holds 1 to {CAPACITY_MAX} messages, not {capacity}")));
         }
-        self.stream_place(parts, bindings, catalogue, name)?;
+        self.stream_place(parts, bindings, number, name)?;
         if !bindings.names_ready(parts, 1, &stream_key(name)) {
             return Ok(Outcome::Later(Wait::Names));
         }
         let capacity = capacity.next_power_of_two();
         let bytes = length::ring(capacity);
-        let charge =
-            parts.env.accounts.charge_sheet(parts.members.me(catalogue).uid, parts.context.ledger.id(), bytes)?;
-        let plan = SheetPlan { magic: Magic::Stream, owner: catalogue, count: capacity.into(), first: 0 };
+        let charge = parts.env.accounts.charge_sheet(parts.members.me(number).uid, parts.context.ledger.id(), bytes)?;
+        let plan = SheetPlan { magic: Magic::Stream, owner: number, count: capacity.into(), first: 0 };
         let making = vec![parts.env.orders.sheet(&mut parts.env.effects, Order::sheet(bytes, plan, conn), charge)];
         Ok(Outcome::Working(Work { what: What::Ring(RingRequest { capacity, ..ring }), making }))
     }
@@ -281,14 +280,14 @@ impl Streams {
         &mut self,
         parts: &mut Parts<'_>,
         bindings: &mut Bindings,
-        catalogue: ClientNo,
+        number: ClientNo,
         name: &str,
     ) -> Result<Option<u32>, Refusal> {
-        let uid = parts.members.me(catalogue).uid;
+        let uid = parts.members.me(number).uid;
         let known = self.by_name.get(name).copied();
         if let Some(place) = known {
             let stream = &self.table[&place];
-            if stream.producer != catalogue && Self::is_produced(parts.members, stream) {
+            if stream.producer != number && Self::is_produced(parts.members, stream) {
                 return Err(Refusal::StreamTaken(name.into()));
             }
             if parts.members.uid_of(stream.producer) == Some(uid) {
@@ -331,16 +330,16 @@ impl Streams {
         &mut self,
         parts: &mut Parts<'_>,
         bindings: &mut Bindings,
-        RingRequest { producer: catalogue, name, capacity, policy }: RingRequest,
+        RingRequest { producer: number, name, capacity, policy }: RingRequest,
         mut work: Vec<Making>,
     ) -> Answer {
         let making = work.remove(0);
-        let placed = self.stream_place(parts, bindings, catalogue, &name).and_then(|place| {
+        let placed = self.stream_place(parts, bindings, number, &name).and_then(|place| {
             let key = stream_key(&name);
             if super::names::find(&parts.context.directory, &key).is_none() {
                 bindings.check_room(parts.context, parts.members, 1)?;
             }
-            let entry = bindings.place(parts.context, parts.members, parts.members.uid_of(catalogue), &key)?;
+            let entry = bindings.place(parts.context, parts.members, parts.members.uid_of(number), &key)?;
             Ok((place, entry))
         });
         let (place, entry) = match placed {
@@ -361,12 +360,12 @@ impl Streams {
         self.ids += 1;
         let id = self.ids;
         let line = &parts.context.directory.streams[place as usize];
-        line.catalogue.put(catalogue.into());
+        line.catalogue.put(number.into());
         line.capacity.put(capacity.into());
         line.policy.put(policy as u64);
         line.id.set(id);
         tensorlend_layout::crash_point!("daemon: stream written");
-        let owner_word = bindings.set(parts.context, entry, catalogue, place);
+        let owner_word = bindings.set(parts.context, entry, number, place);
         tensorlend_layout::crash_point!("daemon: stream listed");
         let lend = vec![(making.mem, Lending::Write)];
         let ring = making.into_part();
@@ -374,7 +373,7 @@ impl Streams {
         let stream = Stream {
             name: name.clone(),
             id,
-            producer: catalogue,
+            producer: number,
             ring,
             capacity,
             policy,
@@ -383,7 +382,7 @@ impl Streams {
         };
         self.table.insert(place, stream);
         self.by_name.insert(name, place);
-        parts.members.me(catalogue).lent_ns = parts.env.clock.now_ns();
+        parts.members.me(number).lent_ns = parts.env.clock.now_ns();
         parts.context.directory.announce(u64::MAX);
         let reply = Reply::Stream { stream: place, id, entry, owner_word: owner_word.0, capacity, policy };
         Ok(Outcome::Lend(reply, lend, Lent::Ring(place, id)))
@@ -423,7 +422,7 @@ impl Streams {
         &mut self,
         parts: &mut Parts<'_>,
         name: &str,
-        CursorId { catalogue, cursor }: CursorId,
+        CursorId { number, cursor }: CursorId,
         pollable: bool,
     ) -> Answer {
         name::check(name)?;
@@ -433,15 +432,15 @@ impl Streams {
         let missing = || Refusal::NotFound(format!("stream {name:?}"));
         let place = *self.by_name.get(name).ok_or_else(missing)?;
         let found = live_owner_word(&parts.context.directory, &stream_key(name)).ok_or_else(missing)?;
-        let (epoch, uid) = (parts.members[catalogue].member.epoch(), parts.members[catalogue].uid);
+        let (epoch, uid) = (parts.members[number].member.epoch(), parts.members[number].uid);
         let line = &parts.context.directory.streams[place as usize];
         let stream = self.table.get_mut(&place).expect("a name leads to a stream");
         if !stream.ring.acked {
             let live = parts.members.get(stream.producer).is_some_and(Client::is_live);
             return if live { Ok(Outcome::Later(Wait::ack(stream.producer))) } else { Err(missing()) };
         }
-        stream.drop_subscribers(line, parts.env, |s| (s.catalogue, s.cursor) == (catalogue, cursor));
-        let subscribers = self.subscribers(place).map(|catalogue| parts.members.uid_of(catalogue));
+        stream.drop_subscribers(line, parts.env, |s| (s.number, s.cursor) == (number, cursor));
+        let subscribers = self.subscribers(place).map(|number| parts.members.uid_of(number));
         parts.context.ledger.check_subscriber_share(self.name(place), uid, subscribers)?;
         let stream = self.table.get_mut(&place).expect("seen above");
         let at = stream.subscribers.iter().position(Option::is_none).unwrap_or(stream.subscribers.len());
@@ -458,13 +457,13 @@ impl Streams {
             stream.subscribers.push(None);
         }
         if let Some((wake, _)) = wake {
-            parts
-                .env
-                .effects
-                .keep(wake, Label::Wake { namespace: parts.context.ledger.id(), id: stream.id, catalogue, cursor });
+            parts.env.effects.keep(
+                wake,
+                Label::Wake { namespace: parts.context.ledger.id(), id: stream.id, client: number, cursor },
+            );
         }
-        line.subscribers[at].set(SubscriberWord::new(catalogue, cursor, epoch, wake.is_some()).0);
-        stream.subscribers[at] = Some(Subscriber { catalogue, cursor, wake });
+        line.subscribers[at].set(SubscriberWord::new(number, cursor, epoch, wake.is_some()).0);
+        stream.subscribers[at] = Some(Subscriber { number, cursor, wake });
         line.subscribers_count.set(stream.subscribers.len() as u64);
         tensorlend_layout::crash_point!("daemon: subscriber written");
         line.subscribers_version.add(1);
@@ -484,7 +483,7 @@ impl Streams {
                 lend.push((*wake, Lending::Wake));
             }
         }
-        parts.members.show(parts.context, producer, catalogue);
+        parts.members.show(parts.context, producer, number);
         Ok(Outcome::Lend(reply, lend, Lent::Nothing))
     }
 
@@ -493,22 +492,22 @@ impl Streams {
         &mut self,
         parts: &mut Parts<'_>,
         StreamId { place, id }: StreamId,
-        CursorId { catalogue, cursor }: CursorId,
+        CursorId { number, cursor }: CursorId,
     ) -> Outcome {
         if let Some(stream) = self.table.get_mut(&place).filter(|s| s.id == id) {
             let line = &parts.context.directory.streams[place as usize];
-            stream.drop_subscribers(line, parts.env, |s| (s.catalogue, s.cursor) == (catalogue, cursor));
+            stream.drop_subscribers(line, parts.env, |s| (s.number, s.cursor) == (number, cursor));
             self.update_idle_time(parts.env, parts.members, place);
         }
         Outcome::Reply(Reply::Done)
     }
 
     /// Ends all subscriptions of a client.
-    pub fn unsubscribe_all(&mut self, env: &mut Env, context: &Context, catalogue: ClientNo) {
+    pub fn unsubscribe_all(&mut self, env: &mut Env, context: &Context, number: ClientNo) {
         for (&place, stream) in &mut self.table {
             let line = &context.directory.streams[place as usize];
-            if stream.subscribers.iter().flatten().any(|s| s.catalogue == catalogue) {
-                stream.drop_subscribers(line, env, |s| s.catalogue == catalogue);
+            if stream.subscribers.iter().flatten().any(|s| s.number == number) {
+                stream.drop_subscribers(line, env, |s| s.number == number);
             }
         }
     }
@@ -519,9 +518,9 @@ impl Streams {
         let Some(stream) = stream else {
             return Err(Refusal::NotFound(format!("stream number {place} of this producer")));
         };
-        let is_its = |s: &&Subscriber| (s.catalogue, s.cursor) == (whose.catalogue, whose.cursor);
+        let is_its = |s: &&Subscriber| (s.number, s.cursor) == (whose.number, whose.cursor);
         let subscriber = stream.subscribers.iter().flatten().find(is_its);
-        Ok(match (subscriber.and_then(|s| Some(s.wake.as_ref()?.0)), members.get(whose.catalogue)) {
+        Ok(match (subscriber.and_then(|s| Some(s.wake.as_ref()?.0)), members.get(whose.number)) {
             (Some(wake), Some(client)) => {
                 Outcome::Lend(Reply::Sheet { member: client.member.0 }, vec![(wake, Lending::Wake)], Lent::Nothing)
             }

@@ -71,9 +71,9 @@ impl Reclaiming {
         // on a value that was replaced before the fence.
         let mut members = 0;
         let mut readers = peers.directory.audience(me).chain([me]);
-        let read = readers.try_for_each(|catalogue| {
+        let read = readers.try_for_each(|number| {
             members += 1;
-            peers.with_leases(catalogue, |table| table.scan(&mut found)).map(|_| ())
+            peers.with_leases(number, |table| table.scan(&mut found)).map(|_| ())
         });
         // Without the daemon, a member's table cannot be mapped: its leases are unknown.
         read.ok()?;

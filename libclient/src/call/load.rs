@@ -113,8 +113,8 @@ pub struct Gauge(Option<(ClientNo, CursorNo)>);
 impl Gauge {
     /// Parses the value of a server's name.
     pub fn parse(presence: &[u32]) -> Self {
-        let &[_pid, catalogue, cursor, ..] = presence else { return Self(None) };
-        let place = ClientNo::try_from(u64::from(catalogue)).ok().zip(CursorNo::try_from(u64::from(cursor)).ok());
+        let &[_pid, number, cursor, ..] = presence else { return Self(None) };
+        let place = ClientNo::try_from(u64::from(number)).ok().zip(CursorNo::try_from(u64::from(cursor)).ok());
         Self(place.filter(|(_, cursor)| usize::from(*cursor) < CURSORS))
     }
 
@@ -122,8 +122,8 @@ impl Gauge {
     ///
     /// Makes no system call if the table is mapped. For callers that send requests to that server, it is.
     pub fn read(self, session: &Arc<Session>) -> Option<u64> {
-        let (catalogue, cursor) = self.0?;
-        let read = session.peers().with_leases(catalogue, |table| table.cursors[usize::from(cursor)].next.read());
+        let (number, cursor) = self.0?;
+        let read = session.peers().with_leases(number, |table| table.cursors[usize::from(cursor)].next.read());
         read.ok().flatten().filter(|&load| load != ENDED)
     }
 }

@@ -111,8 +111,8 @@ fn group(session: &Session, held: &Held, info: &SlotInfo, bytes: Bytes, name: &s
     loop {
         let plain = {
             let guard = session.shards.epoch_guard();
-            let geometry = session.directory.members[usize::from(held.catalogue)].geometry.read();
-            let peer = session.peers().get(&guard, held.catalogue);
+            let geometry = session.directory.members[usize::from(held.owner)].geometry.read();
+            let peer = session.peers().get(&guard, held.owner);
             let segment_of = |slot| peer.and_then(|p| p.segment(slot, geometry, &session.directory));
             Group::plain(&words, 0..words.len(), held.segment(), segment_of)
         };
@@ -120,7 +120,7 @@ fn group(session: &Session, held: &Held, info: &SlotInfo, bytes: Bytes, name: &s
             Ok(group) => return Ok(group),
             Err(NotPlain::Records) => return group_of_records(session, held, info, bytes, words, name),
             Err(NotPlain::Damaged(cause)) => return Err(damaged(cause)),
-            Err(NotPlain::Segment(slot)) if fetch_segment_of_value(session, held.catalogue, slot)? => {}
+            Err(NotPlain::Segment(slot)) if fetch_segment_of_value(session, held.owner, slot)? => {}
             Err(NotPlain::Segment(_)) => return Err(damaged(BadTensor::Segment)),
         }
     }

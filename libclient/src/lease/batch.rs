@@ -98,7 +98,7 @@ impl<'s> Steps<'s> {
         for at in self.all() {
             let (Some(found), Some((peer, word))) = (self.found[at], self.cells[at]) else { continue };
             let (route, cell) = (self.route(found), self.values[at]);
-            let seen = Seen { peer, catalogue: found.owner_word.owner(), route, word, cell };
+            let seen = Seen { peer, owner: found.owner_word.owner(), route, word, cell };
             if let Ok(placed) = seen.place(self.session) {
                 (self.segments[at], self.geometries[at]) = (Some(placed.segment), placed.geometry);
                 self.records[at] = Some(placed.record());
@@ -113,8 +113,8 @@ impl<'s> Steps<'s> {
     #[inline(always)]
     fn placed(&self, at: usize) -> Option<Placed<'s>> {
         let (found, (peer, word), segment) = (self.found[at]?, self.cells[at]?, self.segments[at]?);
-        let (catalogue, geometry) = (found.owner_word.owner(), self.geometries[at]);
-        Some(Placed { catalogue, route: self.route(found), word, cell: self.values[at], peer, geometry, segment })
+        let (owner, geometry) = (found.owner_word.owner(), self.geometries[at]);
+        Some(Placed { owner, route: self.route(found), word, cell: self.values[at], peer, geometry, segment })
     }
 
     /// Step 3: stores the leases.
@@ -143,7 +143,7 @@ pub fn lease_found(session: &Session, found: &[Option<FoundName>]) -> Vec<Option
         values.push(None);
         let (Some(placed), Some(place)) = (steps.placed(at), steps.places[at]) else { continue };
         let stands = leases::confirm(session.shards.entry(place), &placed.words());
-        let Ok(place) = confirm(session, place, stands, placed.catalogue, placed.geometry) else { continue };
+        let Ok(place) = confirm(session, place, stands, placed.owner, placed.geometry) else { continue };
         let held = placed.held(place);
         let record = placed.record();
         let summary = record.summary(placed.cell.generation());

@@ -41,7 +41,7 @@ pub fn lease_key(session: &Session, key: &[u8], name: &str) -> Result<Option<Lea
 
 /// Returns the route to an announced name, which leads through the `absorbed` word of the announcing client.
 fn route_of<'s>(session: &'s Session, announced: &Announced) -> Route<'s> {
-    let word = &session.directory.members[usize::from(announced.catalogue)].absorbed;
+    let word = &session.directory.members[usize::from(announced.owner)].absorbed;
     Route { word, seen: announced.absorbed.0, owner_word: announced.owner_word(), member: announced.member }
 }
 
@@ -53,13 +53,13 @@ fn lease_announced(session: &Session, hash: u64, key: &[u8], name: &str) -> Resu
         let live = session.find_live(hash, key).is_some();
         return Ok(if live { Leasing::Moved } else { Leasing::Absent });
     };
-    lease(session, announced.catalogue, route_of(session, &announced), At::Cell(announced.cell), name)
+    lease(session, announced.owner, route_of(session, &announced), At::Cell(announced.cell), name)
 }
 
 /// The route from a name to its cell.
 pub struct CellRoute<'s> {
     pub route: Route<'s>,
-    pub catalogue: ClientNo,
+    pub owner: ClientNo,
     /// The cell's number.
     pub number: u32,
     /// The name's entry in the directory. `None`: the name is only announced.
@@ -83,12 +83,12 @@ impl<'s> CellRoute<'s> {
             if let Some(found) = session.find_live(hash, key) {
                 let route =
                     Route::owner_word(&session.directory.names[found.entry as usize].owner_word, found.owner_word);
-                let (catalogue, number) = (found.owner_word.owner(), found.owner_word.cell());
-                return Ok(Some(Self { route, catalogue, number, entry: Some(found.entry) }));
+                let (owner, number) = (found.owner_word.owner(), found.owner_word.cell());
+                return Ok(Some(Self { route, owner, number, entry: Some(found.entry) }));
             }
             if let Some(found) = session.names().announced(hash, key)? {
                 let (route, number) = (route_of(session, &found), found.cell);
-                return Ok(Some(Self { route, catalogue: found.catalogue, number, entry: None }));
+                return Ok(Some(Self { route, owner: found.owner, number, entry: None }));
             }
             // The daemon may have entered the name into the directory in the meantime.
             if session.find_live(hash, key).is_none() {
@@ -100,15 +100,15 @@ impl<'s> CellRoute<'s> {
     /// Reads the cell, if it is mapped.
     #[inline]
     pub fn read(&self, session: &'s Session, guard: &'s EpochGuard<'_>) -> Attempt<SeenCell<'s>> {
-        let Some(entry) = session.directory.members.get(usize::from(self.catalogue)) else {
+        let Some(entry) = session.directory.members.get(usize::from(self.owner)) else {
             return Err(Miss::Moved);
         };
         let member = entry.member.read();
         if self.route.member != 0 && self.route.member != member {
             return Err(Miss::Moved);
         }
-        let peer = session.peers().get(guard, self.catalogue).filter(|peer| peer.is_of_epoch(member));
-        let word = if self.catalogue == session.me() {
+        let peer = session.peers().get(guard, self.owner).filter(|peer| peer.is_of_epoch(member));
+        let word = if self.owner == session.me() {
             session.names().own_cell(self.number).map(|record| &record.cell)
         } else {
             peer.and_then(|peer| peer.cell(self.number))
@@ -133,14 +133,14 @@ impl<'s> CellRoute<'s> {
 #[inline(always)]
 fn cell_in_directory(session: &Session, key: &[u8]) -> Option<(OwnerWord, Cell)> {
     let FoundName { entry, owner_word } = session.find_live(session.directory.hash(key), key)?;
-    let (catalogue, number) = (owner_word.owner(), owner_word.cell());
-    let cell = if catalogue == session.me() {
+    let (owner, number) = (owner_word.owner(), owner_word.cell());
+    let cell = if owner == session.me() {
         // This client never unmaps its own cells, so it reads them without a guard.
         session.names().own_cell(number)?.cell.read()
     } else {
-        let member = session.directory.members.get(usize::from(catalogue))?.member.read();
+        let member = session.directory.members.get(usize::from(owner))?.member.read();
         let guard = session.shards.epoch_guard();
-        let peer = session.peers().get(&guard, catalogue).filter(|peer| peer.is_of_epoch(member))?;
+        let peer = session.peers().get(&guard, owner).filter(|peer| peer.is_of_epoch(member))?;
         peer.cell(number)?.read()
     };
     // If the owner word is unchanged, the cell belonged to this name when this thread read it.
@@ -174,14 +174,14 @@ fn peek_slowly(session: &Session, key: &[u8]) -> Result<Peeked> {
             let guard = session.shards.epoch_guard();
             match found.read(session, &guard) {
                 Ok(SeenCell { cell, .. }) if found.stands() => {
-                    let (owner, seen) = (Some(found.catalogue), Some(found.version(cell)));
+                    let (owner, seen) = (Some(found.owner), Some(found.version(cell)));
                     return Ok(Peeked { owner, seen, exists: cell.is_value() });
                 }
                 Err(Miss::Cells(part)) => part,
                 _ => continue,
             }
         };
-        if !session.peers().fetch_cells(found.catalogue, part)? {
+        if !session.peers().fetch_cells(found.owner, part)? {
             missing += 1;
             if missing > MISSING_MAX && found.route.word.read() == found.route.seen {
                 let name = String::from_utf8_lossy(key).into_owned();

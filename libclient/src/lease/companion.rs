@@ -55,8 +55,8 @@ impl Held {
         loop {
             {
                 let guard = session.shards.epoch_guard();
-                let geometry = session.directory.members[usize::from(self.catalogue)].geometry.read();
-                let peer = session.peers().get(&guard, self.catalogue);
+                let geometry = session.directory.members[usize::from(self.owner)].geometry.read();
+                let peer = session.peers().get(&guard, self.owner);
                 if let Some(segment) = peer.and_then(|p| p.segment(slot, geometry, &session.directory)) {
                     let words = segment.records[(slot - segment.base) as usize].copy();
                     let info = SlotInfo::unpack(&words).map_err(damaged)?;
@@ -74,7 +74,7 @@ impl Held {
                     });
                 }
             }
-            if !fetch_segment_of_value(session, self.catalogue, slot)? {
+            if !fetch_segment_of_value(session, self.owner, slot)? {
                 break;
             }
         }

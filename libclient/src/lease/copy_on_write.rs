@@ -73,7 +73,7 @@ impl Value {
         if !std::ptr::eq(held.link(), &raw const **session.link()) {
             return Err(Error::Argument("the lease was taken by another client: get the tensor with this one".into()));
         }
-        let one = |tensor: &Tensor| map(session, held.catalogue, tensor);
+        let one = |tensor: &Tensor| map(session, held.owner, tensor);
         let maps = match &self {
             Self::Tensor(lease) => vec![one(lease)?],
             Self::Dataset(dataset) => {
@@ -112,14 +112,14 @@ impl CopyOnWrite {
 }
 
 /// Maps a tensor privately. Returns `None` for a tensor without bytes.
-fn map(session: &Session, catalogue: ClientNo, tensor: &Tensor) -> Result<Option<Map>> {
+fn map(session: &Session, owner: ClientNo, tensor: &Tensor) -> Result<Option<Map>> {
     let bytes = tensor.bytes();
     if bytes.is_empty() {
         return Ok(None);
     }
     let place = {
         let guard = session.shards.epoch_guard();
-        let peer = session.peers().get(&guard, catalogue);
+        let peer = session.peers().get(&guard, owner);
         peer.and_then(|peer| peer.place_of(bytes.as_ptr()).map(|(segment, offset)| (segment.clone(), offset)))
     };
     let (segment, offset) = place.ok_or(Error::SessionEnded)?;
@@ -132,7 +132,7 @@ fn map(session: &Session, catalogue: ClientNo, tensor: &Tensor) -> Result<Option
     if let Some(descriptor) = segment.kept.get() {
         return map(descriptor);
     }
-    let descriptor = descriptor(session, catalogue, segment.base, segment.identity.0)?;
+    let descriptor = descriptor(session, owner, segment.base, segment.identity.0)?;
     let map = map(&descriptor);
     segment.kept.keep(descriptor);
     map
@@ -140,9 +140,9 @@ fn map(session: &Session, catalogue: ClientNo, tensor: &Tensor) -> Result<Option
 
 /// Requests the descriptor of a mapped segment, and checks by the inode that the descriptor refers to the same
 /// segment.
-fn descriptor(session: &Session, catalogue: ClientNo, slot: u32, identity: u64) -> Result<OwnedFd> {
+fn descriptor(session: &Session, owner: ClientNo, slot: u32, identity: u64) -> Result<OwnedFd> {
     let doing = "read a segment";
-    let mut answer = session.control.ask(&Request::SegmentOf { owner: catalogue, slot }, doing, "")?;
+    let mut answer = session.control.ask(&Request::SegmentOf { owner: owner, slot }, doing, "")?;
     let Reply::Segment { .. } = answer.reply else { return answer.unexpected() };
     let (segment, _slots) = (answer.descriptor()?, answer.descriptor()?);
     answer.acknowledge()?;

@@ -14,7 +14,7 @@ pub struct Held {
     segment: Arc<PeerSegment>,
     place: LeaseEntry,
     /// The slot's owner.
-    pub catalogue: ClientNo,
+    pub owner: ClientNo,
     /// The slot and its generation.
     pub cell: Cell,
     /// The owner word through which the reader found the value.
@@ -35,8 +35,8 @@ impl Drop for Held {
 impl Held {
     /// Returns the value for a lease that is stored in the entry at `place`. Dropping the value clears the entry.
     #[inline]
-    pub fn new(segment: Arc<PeerSegment>, place: LeaseEntry, catalogue: ClientNo, cell: Cell, owner_word: u64) -> Self {
-        Self { segment, place, catalogue, cell, owner_word }
+    pub fn new(segment: Arc<PeerSegment>, place: LeaseEntry, owner: ClientNo, cell: Cell, owner_word: u64) -> Self {
+        Self { segment, place, owner, cell, owner_word }
     }
 
     /// Returns the slot's segment.
@@ -68,6 +68,6 @@ impl Held {
 
 impl std::fmt::Debug for Held {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "catalogue {} {:?}", self.catalogue, self.cell)
+        write!(f, "catalogue {} {:?}", self.owner, self.cell)
     }
 }

@@ -23,7 +23,7 @@ pub fn rename(session: &Arc<Session>, from: &str, to: &str) -> Result<()> {
         return Err(Error::NotFound(from.to_owned()));
     };
     let held = leased.held();
-    if held.catalogue == session.me() {
+    if held.owner == session.me() {
         // This client's own value: `to` takes over the slot, which has two holders in the meantime. The lease keeps
         // the slot from being freed.
         let value = held.cell;

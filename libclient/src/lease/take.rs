@@ -113,7 +113,7 @@ pub type Attempt<T> = std::result::Result<T, Miss>;
 /// The first step's result: a word that may hold a value.
 pub struct Seen<'s> {
     pub peer: &'s Peer,
-    pub catalogue: ClientNo,
+    pub owner: ClientNo,
     pub route: Route<'s>,
     pub word: &'s Word,
     pub cell: Cell,
@@ -121,7 +121,7 @@ pub struct Seen<'s> {
 
 /// The second step's result: the location of a value, and the words on which its lease depends.
 pub struct Placed<'s> {
-    pub catalogue: ClientNo,
+    pub owner: ClientNo,
     pub route: Route<'s>,
     pub word: &'s Word,
     pub cell: Cell,
@@ -131,21 +131,16 @@ pub struct Placed<'s> {
     pub segment: &'s Arc<PeerSegment>,
 }
 
-/// Returns the sheets of the client that has a catalogue number, if this client has mapped them. `member` is the client's
+/// Returns the sheets of the client that has a client number, if this client has mapped them. `member` is the client's
 /// epoch, or 0 if the caller's route shows the end of a client by another word.
 #[inline(always)]
-pub fn peer_of<'s>(
-    session: &'s Session,
-    guard: &'s EpochGuard<'_>,
-    catalogue: ClientNo,
-    member: u64,
-) -> Attempt<&'s Peer> {
-    let Some(entry) = session.directory.members.get(usize::from(catalogue)) else { return Err(Miss::Moved) };
+pub fn peer_of<'s>(session: &'s Session, guard: &'s EpochGuard<'_>, owner: ClientNo, member: u64) -> Attempt<&'s Peer> {
+    let Some(entry) = session.directory.members.get(usize::from(owner)) else { return Err(Miss::Moved) };
     let life = entry.member.read();
     if member != 0 && member != life {
         return Err(Miss::Moved);
     }
-    let peer = session.peers().get(guard, catalogue).filter(|p| p.is_of_epoch(life));
+    let peer = session.peers().get(guard, owner).filter(|p| p.is_of_epoch(life));
     peer.ok_or(Miss::Cells(0))
 }
 
@@ -155,11 +150,11 @@ impl<'s> Seen<'s> {
     pub fn read(
         session: &'s Session,
         guard: &'s EpochGuard<'_>,
-        catalogue: ClientNo,
+        owner: ClientNo,
         route: Route<'s>,
         at: At<'s>,
     ) -> Attempt<Self> {
-        let peer = peer_of(session, guard, catalogue, route.member)?;
+        let peer = peer_of(session, guard, owner, route.member)?;
         let (word, cell) = match at {
             At::Cell(cell) => match peer.cell(cell) {
                 Some(word) => (word, Cell(word.read())),
@@ -167,23 +162,23 @@ impl<'s> Seen<'s> {
             },
             At::Entry(entry, seen, _) => (&entry.cell, seen),
         };
-        Ok(Self { peer, catalogue, route, word, cell })
+        Ok(Self { peer, owner, route, word, cell })
     }
 
     /// Finds the value's segment.
     #[inline(always)]
     pub fn place(self, session: &'s Session) -> Attempt<Placed<'s>> {
-        let Self { peer, catalogue, route, word, cell } = self;
+        let Self { peer, owner, route, word, cell } = self;
         if !cell.is_value() {
             // A cell emptied by a former owner's housekeeping looks like a deletion. It is a deletion only if the
             // owner word is unchanged.
             return Err(if route.word.peek() == route.seen { Miss::Absent } else { Miss::Moved });
         }
-        let geometry = session.directory.members[usize::from(catalogue)].geometry.read();
+        let geometry = session.directory.members[usize::from(owner)].geometry.read();
         let Some(segment) = peer.segment(cell.slot(), geometry, &session.directory) else {
             return Err(Miss::Segment(cell.slot()));
         };
-        Ok(Placed { catalogue, route, word, cell, peer, geometry, segment })
+        Ok(Placed { owner, route, word, cell, peer, geometry, segment })
     }
 }
 
@@ -191,7 +186,7 @@ impl<'s> Placed<'s> {
     /// Returns the lease word of the value.
     #[inline(always)]
     pub fn lease(&self) -> LeaseWord {
-        self.cell.lease(self.catalogue)
+        self.cell.lease(self.owner)
     }
 
     /// Returns the words that led to the value, with their contents.
@@ -209,16 +204,16 @@ impl<'s> Placed<'s> {
     /// Returns the lease that is stored in the table at `place`.
     #[inline(always)]
     pub fn held(&self, place: LeaseEntry) -> Held {
-        Held::new(self.segment.clone(), place, self.catalogue, self.cell, self.route.owner_word)
+        Held::new(self.segment.clone(), place, self.owner, self.cell, self.route.owner_word)
     }
 }
 
 /// Leases the value at `at` in `catalogue`, if the route to the value is still valid.
 #[inline]
-pub fn lease(session: &Session, catalogue: ClientNo, route: Route<'_>, at: At<'_>, name: &str) -> Result<Leasing> {
-    match try_lease(session, catalogue, route, at) {
+pub fn lease(session: &Session, owner: ClientNo, route: Route<'_>, at: At<'_>, name: &str) -> Result<Leasing> {
+    match try_lease(session, owner, route, at) {
         Ok(leased) => Ok(Leasing::Held(leased)),
-        Err(miss) => lease_slowly(session, miss, catalogue, route, at, name),
+        Err(miss) => lease_slowly(session, miss, owner, route, at, name),
     }
 }
 
@@ -226,7 +221,7 @@ pub fn lease(session: &Session, catalogue: ClientNo, route: Route<'_>, at: At<'_
 fn lease_slowly(
     session: &Session,
     mut miss: Miss,
-    catalogue: ClientNo,
+    owner: ClientNo,
     route: Route<'_>,
     at: At<'_>,
     name: &str,
@@ -240,8 +235,8 @@ fn lease_slowly(
             Miss::Full => return Err(Error::Leases(session.shards.held())),
             Miss::Ended => return Err(session.control.ended("read", Error::SessionEnded)),
             Miss::Damaged(cause) => return Err(damaged(cause)),
-            Miss::Cells(part) => session.peers().fetch_cells(catalogue, part)?,
-            Miss::Segment(slot) => fetch_segment(session, catalogue, slot)?,
+            Miss::Cells(part) => session.peers().fetch_cells(owner, part)?,
+            Miss::Segment(slot) => fetch_segment(session, owner, slot)?,
         };
         if !fetched {
             // Either the route is out of date, or its writer stored a wrong location. The owner word shows which.
@@ -255,7 +250,7 @@ fn lease_slowly(
             }
             std::thread::yield_now();
         }
-        miss = match try_lease(session, catalogue, route, at) {
+        miss = match try_lease(session, owner, route, at) {
             Ok(leased) => return Ok(Leasing::Held(leased)),
             Err(miss) => miss,
         };
@@ -263,10 +258,10 @@ fn lease_slowly(
 }
 
 #[inline]
-fn try_lease(session: &Session, catalogue: ClientNo, route: Route<'_>, at: At<'_>) -> Attempt<Leased> {
+fn try_lease(session: &Session, owner: ClientNo, route: Route<'_>, at: At<'_>) -> Attempt<Leased> {
     let guard = session.shards.epoch_guard();
-    let placed = Seen::read(session, &guard, catalogue, route, at)?.place(session)?;
-    let place = hold(session, &guard, catalogue, placed.lease(), &placed.words(), placed.geometry)?;
+    let placed = Seen::read(session, &guard, owner, route, at)?.place(session)?;
+    let place = hold(session, &guard, owner, placed.lease(), &placed.words(), placed.geometry)?;
     let record = placed.record();
     let summary = match at {
         // The reader copied the summary before it stored the lease. `hold` has checked that the entry did not change
@@ -289,7 +284,7 @@ fn try_lease(session: &Session, catalogue: ClientNo, route: Route<'_>, at: At<'_
 pub fn hold(
     link: &Link,
     guard: &EpochGuard<'_>,
-    catalogue: ClientNo,
+    owner: ClientNo,
     lease: LeaseWord,
     words: &[(&Word, u64)],
     geometry: u64,
@@ -301,19 +296,13 @@ pub fn hold(
     };
     let (stands, place) =
         link.shards.with_free(guard, |entry| leases::acquire(entry, lease, words)).ok_or(Miss::Full)?;
-    confirm(link, place, stands, catalogue, geometry)
+    confirm(link, place, stands, owner, geometry)
 }
 
 /// Completes a lease that is stored at `place`, after the fence. `stands` is whether the words that led to the value are
 /// unchanged; otherwise the entry is free again.
 #[inline(always)]
-pub fn confirm(
-    link: &Link,
-    place: LeaseEntry,
-    stands: bool,
-    catalogue: ClientNo,
-    geometry: u64,
-) -> Attempt<LeaseEntry> {
+pub fn confirm(link: &Link, place: LeaseEntry, stands: bool, owner: ClientNo, geometry: u64) -> Attempt<LeaseEntry> {
     if !stands {
         return Err(Miss::Moved);
     }
@@ -321,7 +310,7 @@ pub fn confirm(
     let ended = !link.is_member();
     // From here on, neither the slot nor the meaning of its number changes, because the daemon withdraws no leased range.
     // If the geometry changed before the lease, the mapping may be of another segment.
-    if ended || link.directory.members[usize::from(catalogue)].geometry.peek() != geometry {
+    if ended || link.directory.members[usize::from(owner)].geometry.peek() != geometry {
         link.shards.release(place);
         return Err(if ended { Miss::Ended } else { Miss::Moved });
     }

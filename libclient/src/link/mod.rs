@@ -84,8 +84,8 @@ impl Link {
     /// Returns whether a member's client has not ended. After its end, the member word stays open while its leases count, for
     /// its children or its work on a device. The daemon closes the word `absorbed` of each client that ends.
     #[inline]
-    pub fn is_alive(&self, catalogue: ClientNo) -> bool {
-        let entry = &self.directory.members[usize::from(catalogue)];
+    pub fn is_alive(&self, number: ClientNo) -> bool {
+        let entry = &self.directory.members[usize::from(number)];
         matches!(Member(entry.member.read()).state(), MemberState::Open | MemberState::Ending)
             && Absorbed(entry.absorbed.read()).state() != MemberState::Closed
     }
@@ -101,7 +101,7 @@ impl Link {
         self.layout.store(version, Ordering::Relaxed);
     }
 
-    /// Returns this client's catalogue number.
+    /// Returns this client's number.
     #[inline]
     pub fn me(&self) -> ClientNo {
         self.welcome.client

@@ -71,7 +71,7 @@ pub enum Described {
 /// A value with an incomplete record.
 struct Doubtful {
     spilled: Spilled,
-    catalogue: ClientNo,
+    owner: ClientNo,
     /// The next slot of the value's chain, which has the rest of the description.
     next: u32,
     in_file: bool,
@@ -149,20 +149,20 @@ impl<'s> Describer<'s> {
             match self.attempt(name)? {
                 Attempt::Done(described) => return Ok(described),
                 Attempt::Doubtful(it) => {
-                    let in_file = it.in_file || self.is_any_in_file(it.catalogue, it.next)?;
+                    let in_file = it.in_file || self.is_any_in_file(it.owner, it.next)?;
                     return Ok(if in_file { Described::InFile(Box::new(it.spilled)) } else { Described::Lease });
                 }
                 Attempt::Again => std::hint::spin_loop(),
                 Attempt::Damaged(cause) => return Err(damaged(cause)),
-                Attempt::Cells(catalogue, member, part) => {
-                    if self.missing.contains(&(catalogue, member, part)) {
+                Attempt::Cells(owner, member, part) => {
+                    if self.missing.contains(&(owner, member, part)) {
                         return Err(damaged(BadTensor::Record));
                     }
-                    if !self.session.peers().fetch_cells(catalogue, part)? {
-                        self.missing.insert((catalogue, member, part));
+                    if !self.session.peers().fetch_cells(owner, part)? {
+                        self.missing.insert((owner, member, part));
                     }
                 }
-                Attempt::Records(catalogue, slot) => match self.lent_with(catalogue, slot) {
+                Attempt::Records(owner, slot) => match self.lent_with(owner, slot) {
                     // The daemon lends a segment before its owner can publish in it. So an honest owner's cell always
                     // leads to a segment.
                     None => return Err(damaged(BadTensor::Segment)),
@@ -189,29 +189,29 @@ impl<'s> Describer<'s> {
         if let Some(attempt) = self.said(name, &found) {
             return Ok(attempt);
         }
-        let catalogue = found.catalogue;
-        let Some(entry) = session.directory.members.get(usize::from(catalogue)) else { return Ok(Attempt::Again) };
+        let owner = found.owner;
+        let Some(entry) = session.directory.members.get(usize::from(owner)) else { return Ok(Attempt::Again) };
         let member = entry.member.read();
         let guard = session.shards.epoch_guard();
         let SeenCell { peer, word, cell: seen } = match found.read(session, &guard) {
             Ok(seen) => seen,
-            Err(Miss::Cells(part)) => return Ok(Attempt::Cells(catalogue, member, part)),
+            Err(Miss::Cells(part)) => return Ok(Attempt::Cells(owner, member, part)),
             Err(_) => return Ok(Attempt::Again),
         };
         if !seen.is_value() {
             return Ok(if found.stands() { Attempt::Done(Described::Absent) } else { Attempt::Again });
         }
         let geometry = entry.geometry.read();
-        let records = self.mapped(peer, seen, geometry).or_else(|| self.fetched(catalogue, seen));
+        let records = self.mapped(peer, seen, geometry).or_else(|| self.fetched(owner, seen));
         let Some(SegmentRecords { records, base, bytes, lent }) = records else {
             return Ok(if found.stands() && word.peek() == seen.0 {
-                Attempt::Records(catalogue, seen.slot())
+                Attempt::Records(owner, seen.slot())
             } else {
                 Attempt::Again
             });
         };
         let words = [(found.route.word, found.route.seen), (word, seen.0)];
-        let place = match hold(session, &guard, catalogue, seen.lease(catalogue), &words, geometry) {
+        let place = match hold(session, &guard, owner, seen.lease(owner), &words, geometry) {
             Ok(place) => place,
             Err(Miss::Full) => return Ok(Attempt::Full),
             Err(Miss::Ended) => return Ok(Attempt::Ended),
@@ -222,7 +222,7 @@ impl<'s> Describer<'s> {
         let record = is_it.then(|| records.get((seen.slot() - base) as usize).map(SlotRecord::copy));
         session.shards.release(place);
         drop(guard);
-        let Some(record) = record else { return Ok(Attempt::Records(catalogue, seen.slot())) };
+        let Some(record) = record else { return Ok(Attempt::Records(owner, seen.slot())) };
         let Some(record) = record else { return Ok(Attempt::Damaged(BadTensor::Segment)) };
         let in_file = lent.is_some_and(|lent| self.in_files.contains(&lent));
         Ok(match self.read(name, &found, seen, &record, Bytes { count: bytes, in_file }) {
@@ -233,13 +233,13 @@ impl<'s> Describer<'s> {
 
     /// Returns whether the bytes of a slot, or of a later slot in its chain, are in a file. This is a hint: no lease keeps
     /// these slots.
-    fn is_any_in_file(&mut self, catalogue: ClientNo, first: u32) -> Result<bool> {
+    fn is_any_in_file(&mut self, owner: ClientNo, first: u32) -> Result<bool> {
         let mut slot = first;
         for _ in 0..CHAIN_MAX {
             if slot == SLOT_NONE {
                 break;
             }
-            let Some(lent) = self.lent_with(catalogue, slot).filter(|lent| !self.is_on_device(*lent)) else { break };
+            let Some(lent) = self.lent_with(owner, slot).filter(|lent| !self.is_on_device(*lent)) else { break };
             if !self.records.contains_key(&lent) {
                 self.fetch(lent)?;
             }
@@ -268,19 +268,14 @@ impl<'s> Describer<'s> {
         if info.device.kind() == Device::cuda(0).kind() {
             return Err(BadTensor::Record);
         }
-        let origin = Origin { catalogue: found.catalogue, version: found.version(seen) };
+        let origin = Origin { owner: found.owner, version: found.version(seen) };
         if info.kind != SlotKind::Tensor || info.extended {
             return match info.kind {
                 _ if !self.glances => Ok(Attempt::Done(Described::Lease)),
                 SlotKind::Extension => Err(BadTensor::Record),
                 kind => {
                     let spilled = self.spilled(name, origin, &info, kind);
-                    Ok(Attempt::Doubtful(Box::new(Doubtful {
-                        spilled,
-                        catalogue: origin.catalogue,
-                        next: info.next,
-                        in_file,
-                    })))
+                    Ok(Attempt::Doubtful(Box::new(Doubtful { spilled, owner: origin.owner, next: info.next, in_file })))
                 }
             };
         }
@@ -331,8 +326,8 @@ impl<'s> Describer<'s> {
     }
 
     /// Returns records that this client requested without their segment.
-    fn fetched(&self, catalogue: ClientNo, seen: Cell) -> Option<SegmentRecords> {
-        let lent = find(self.lent.as_ref()?, catalogue, seen.slot())?;
+    fn fetched(&self, owner: ClientNo, seen: Cell) -> Option<SegmentRecords> {
+        let lent = find(self.lent.as_ref()?, owner, seen.slot())?;
         let records = self.records.get(&lent)?.clone()?;
         let bytes = self.session.directory.segments[lent.at].bytes.peek();
         Some(SegmentRecords { records, base: RangeWord(lent.range).base(), bytes, lent: Some(lent) })
@@ -348,13 +343,13 @@ impl<'s> Describer<'s> {
     }
 
     /// Returns the segment that holds a slot.
-    fn lent_with(&mut self, catalogue: ClientNo, slot: u32) -> Option<Lent> {
-        let known = self.lent.as_ref().and_then(|lent| find(lent, catalogue, slot));
+    fn lent_with(&mut self, owner: ClientNo, slot: u32) -> Option<Lent> {
+        let known = self.lent.as_ref().and_then(|lent| find(lent, owner, slot));
         if let Some(known) = known.filter(|known| self.stands(*known)) {
             return Some(known);
         }
         let lines = Lent::all(self.session);
-        let found = find(&lines, catalogue, slot);
+        let found = find(&lines, owner, slot);
         self.lent = Some(lines);
         found
     }
@@ -389,10 +384,10 @@ impl<'s> Describer<'s> {
     }
 }
 
-fn find(lent: &[Lent], catalogue: ClientNo, slot: u32) -> Option<Lent> {
+fn find(lent: &[Lent], owner: ClientNo, slot: u32) -> Option<Lent> {
     let place = |lent: &Lent| (RangeWord(lent.range).owner(), RangeWord(lent.range).base());
-    let after = lent.partition_point(|it| place(it) <= (catalogue, slot));
+    let after = lent.partition_point(|it| place(it) <= (owner, slot));
     let found = lent[after.checked_sub(1)?];
     let range = RangeWord(found.range);
-    (range.owner() == catalogue && slot - range.base() < range.slots()).then_some(found)
+    (range.owner() == owner && slot - range.base() < range.slots()).then_some(found)
 }

@@ -366,13 +366,13 @@ fn info_of_lease(session: &Arc<Session>, name: &str) -> Result<Option<Info>> {
 /// The owner and the version of a value.
 #[derive(Clone, Copy)]
 pub struct Origin {
-    pub catalogue: ClientNo,
+    pub owner: ClientNo,
     pub version: Version,
 }
 
 impl Origin {
     fn of(held: &Held) -> Self {
-        Self { catalogue: held.catalogue, version: Version { owner_word: held.owner_word, cell: held.cell.0 } }
+        Self { owner: held.owner, version: Version { owner_word: held.owner_word, cell: held.cell.0 } }
     }
 }
 
@@ -398,9 +398,9 @@ impl Content {
 }
 
 pub fn info_of(session: &Session, name: &str, origin: Origin, content: Content, device: Option<Uuid>) -> Info {
-    let Origin { catalogue, version } = origin;
+    let Origin { owner, version } = origin;
     let Content { kind, nbytes, metadata_bytes, timestamp_ns } = content;
-    let member = &session.directory.members[usize::from(catalogue)];
+    let member = &session.directory.members[usize::from(owner)];
     let process = member.process.read();
     let label: Vec<u8> = member.label.iter().flat_map(|w| w.peek().to_le_bytes()).collect();
     Info {
@@ -412,7 +412,7 @@ pub fn info_of(session: &Session, name: &str, origin: Origin, content: Content, 
         pid: (process >> 32) as u32,
         uid: process as u32,
         label: String::from_utf8_lossy(&label).trim_end_matches('\0').to_owned(),
-        alive: session.is_alive(catalogue),
+        alive: session.is_alive(owner),
         version,
         lifetime: session.names().lifetime_of(name.as_bytes()),
         device,

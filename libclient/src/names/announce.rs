@@ -62,7 +62,7 @@ impl Pending {
 #[derive(Clone, Copy)]
 pub struct Announced {
     /// The announcing client.
-    pub catalogue: ClientNo,
+    pub owner: ClientNo,
     /// The announced cell.
     pub cell: u32,
     /// The client's `absorbed` word. The announcement leads to the value only while this word is unchanged.
@@ -74,7 +74,7 @@ pub struct Announced {
 impl Announced {
     /// Returns a substitute for the owner word, because an announced name does not have an owner word yet.
     pub fn owner_word(&self) -> u64 {
-        Version::announced(self.catalogue, self.cell)
+        Version::announced(self.owner, self.cell)
     }
 }
 
@@ -193,7 +193,7 @@ impl NameTable {
                 match publisher.record(cell) {
                     Some(record) if is_named(record, key) => {
                         return Searched::Found(Announced {
-                            catalogue: number,
+                            owner: number,
                             cell,
                             absorbed: waiting.absorbed,
                             member: life,

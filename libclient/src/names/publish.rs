@@ -250,7 +250,7 @@ impl NameTable {
             }
             match self.announced(hash, key)? {
                 // Another thread of this client is publishing the name now. Wait until that thread has finished.
-                Some(found) if found.catalogue == self.me() => drop(lock(&self.binding)),
+                Some(found) if found.owner == self.me() => drop(lock(&self.binding)),
                 Some(_) => break,
                 None if in_directory() => {}
                 None => return Ok(false),

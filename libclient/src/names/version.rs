@@ -47,8 +47,8 @@ impl std::hash::Hash for Version {
 impl Version {
     /// Returns a substitute for the owner word of an announced name. It differs from every owner word that the daemon
     /// stores.
-    pub(crate) fn announced(catalogue: ClientNo, cell: u32) -> u64 {
-        u64::from(catalogue) << 24 | u64::from(cell)
+    pub(crate) fn announced(owner: ClientNo, cell: u32) -> u64 {
+        u64::from(owner) << 24 | u64::from(cell)
     }
 
     /// A version that no value has: with it, [`crate::Client::wait_newer`] accepts any value.

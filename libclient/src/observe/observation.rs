@@ -24,7 +24,7 @@ pub struct Observation {
     pub names_live: u64,
     /// The devices whose memory the daemon lends.
     pub devices: Vec<Uuid>,
-    /// Connected clients, and clients that have ended and left values, sorted by catalogue number.
+    /// Connected clients, and clients that have ended and left values, sorted by client number.
     pub clients: Vec<ClientSeen>,
     /// Lent segments, sorted by owner and first slot.
     pub segments: Vec<SegmentSeen>,
@@ -59,7 +59,7 @@ pub enum ClientState {
 /// A client of the namespace.
 #[derive(Clone, Debug, Default)]
 pub struct ClientSeen {
-    /// The client's catalogue number.
+    /// The client's number.
     pub catalogue: ClientNo,
     /// The epoch of that number, which increases with each new owner.
     pub epoch: u32,
@@ -108,7 +108,7 @@ pub enum Place {
 /// A lent segment.
 #[derive(Clone, Debug, Default)]
 pub struct SegmentSeen {
-    /// The catalogue number of the segment's owner.
+    /// The client number of the segment's owner.
     pub catalogue: ClientNo,
     /// The segment's first slot number.
     pub base: u32,
@@ -179,7 +179,7 @@ pub enum Origin {
 pub struct ValueSeen {
     /// The holder of the value.
     pub origin: Origin,
-    /// The catalogue number of the value's owner.
+    /// The client number of the value's owner.
     pub catalogue: ClientNo,
     /// The value's first slot.
     pub slot: u32,
@@ -202,11 +202,11 @@ pub struct ValueSeen {
 /// Leases of one client on one slot.
 #[derive(Clone, Debug)]
 pub struct LeaseSeen {
-    /// The holder's catalogue number.
+    /// The holder's client number.
     pub holder: ClientNo,
     /// The holder's process id.
     pub pid: u32,
-    /// The slot owner's catalogue number.
+    /// The slot owner's client number.
     pub catalogue: ClientNo,
     /// The slot's number.
     pub slot: u32,
@@ -243,7 +243,7 @@ pub struct StreamSeen {
     pub index: u32,
     /// The stream's id, unique in the namespace.
     pub id: u64,
-    /// The catalogue number of the stream's producer.
+    /// The client number of the stream's producer.
     pub producer: ClientNo,
     /// The number of entries of the stream's ring.
     pub capacity: u64,
@@ -262,7 +262,7 @@ pub struct StreamSeen {
 /// A subscriber of a stream.
 #[derive(Clone, Copy, Debug)]
 pub struct SubscriberSeen {
-    /// The subscriber's catalogue number.
+    /// The subscriber's number.
     pub catalogue: ClientNo,
     /// The number of the subscriber's cursor.
     pub cursor: CursorNo,

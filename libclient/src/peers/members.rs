@@ -26,23 +26,23 @@ use tensorlend_os::memfd::Access;
 
 impl PeerTable {
     /// Calls `read` with a live member's lease table. Returns `Ok(None)` if there is no live member with this number.
-    pub fn with_leases<R>(&self, catalogue: ClientNo, read: impl FnOnce(&LeaseTable) -> R) -> Result<Option<R>> {
-        if catalogue == self.me() {
+    pub fn with_leases<R>(&self, number: ClientNo, read: impl FnOnce(&LeaseTable) -> R) -> Result<Option<R>> {
+        if number == self.me() {
             return Ok(Some(read(self.shards.table())));
         }
-        let Some(entry) = self.directory.members.get(usize::from(catalogue)) else { return Ok(None) };
+        let Some(entry) = self.directory.members.get(usize::from(number)) else { return Ok(None) };
         let member = entry.member.read();
         if !matches!(Member(member).state(), MemberState::Open | MemberState::Ending) {
             return Ok(None);
         }
         {
             let guard = self.shards.epoch_guard();
-            let peer = self.peers.get(&guard, catalogue).filter(|p| p.is_of_epoch(member));
+            let peer = self.peers.get(&guard, number).filter(|p| p.is_of_epoch(member));
             if let Some(table) = peer.and_then(Peer::leases) {
                 return Ok(Some(read(table)));
             }
         }
-        let request = Request::LeasesOf { client: catalogue };
+        let request = Request::LeasesOf { client: number };
         // The member has just ended, so its leases no longer protect any value.
         let Some(mut answer) = self.ask_for(&request, "read another client's leases")? else { return Ok(None) };
         let Reply::Sheet { member } = answer.reply else { return answer.unexpected() };
@@ -51,24 +51,24 @@ impl PeerTable {
         tensorlend_layout::crash_point!("fetch: leases mapped");
         answer.acknowledge()?;
         let found = read(&table);
-        self.update(catalogue, member, |peer| peer.set_leases(table));
+        self.update(number, member, |peer| peer.set_leases(table));
         Ok(Some(found))
     }
 
     /// Returns a live member's lease table, which the caller may keep mapped.
-    pub fn lease_table(&self, catalogue: ClientNo) -> Result<Option<Sheet<LeaseTable>>> {
-        if catalogue == self.me() {
+    pub fn lease_table(&self, number: ClientNo) -> Result<Option<Sheet<LeaseTable>>> {
+        if number == self.me() {
             return Ok(Some(self.shards.sheet().clone()));
         }
         // The first turn maps the table, and the next turn finds it mapped. If another thread unmaps the table in between to
         // free memory, a further turn maps it again.
         for _ in 0..8 {
-            if self.with_leases(catalogue, |_| ())?.is_none() {
+            if self.with_leases(number, |_| ())?.is_none() {
                 return Ok(None);
             }
-            let member = self.directory.members[usize::from(catalogue)].member.read();
+            let member = self.directory.members[usize::from(number)].member.read();
             let guard = self.shards.epoch_guard();
-            let peer = self.peers.get(&guard, catalogue).filter(|peer| peer.is_of_epoch(member));
+            let peer = self.peers.get(&guard, number).filter(|peer| peer.is_of_epoch(member));
             if let Some(table) = peer.and_then(Peer::leases) {
                 return Ok(Some(table.clone()));
             }
@@ -76,48 +76,48 @@ impl PeerTable {
         Err(Error::Protocol { doing: "read another client's leases" })
     }
 
-    fn update(&self, catalogue: ClientNo, member: u64, change: impl FnOnce(&mut Peer)) {
+    fn update(&self, number: ClientNo, member: u64, change: impl FnOnce(&mut Peer)) {
         if self.peers.is_sweep_due() {
             self.sweep();
         }
         let mut changing = self.peers.change();
         // Do not drop a newer client that reused this number.
-        let now = self.directory.members[usize::from(catalogue)].member.read();
-        if epoch_of(now) != epoch_of(member) && changing.get(catalogue).is_some_and(|peer| peer.is_of_epoch(now)) {
+        let now = self.directory.members[usize::from(number)].member.read();
+        if epoch_of(now) != epoch_of(member) && changing.get(number).is_some_and(|peer| peer.is_of_epoch(now)) {
             return;
         }
-        let mut peer = match changing.get(catalogue) {
+        let mut peer = match changing.get(number) {
             Some(peer) if peer.is_of_epoch(member) => peer.clone(),
             _ => Peer::of_epoch(epoch_of(member)),
         };
         change(&mut peer);
-        changing.set(catalogue, Some(peer));
+        changing.set(number, Some(peer));
     }
 
     /// Maps a part of a client's cells. Returns false if there is no such part, or no longer.
-    pub fn fetch_cells(&self, catalogue: ClientNo, part: u8) -> Result<bool> {
+    pub fn fetch_cells(&self, number: ClientNo, part: u8) -> Result<bool> {
         // Read the member word before the request. If the number gets another owner in the meantime, the cache entry
         // belongs to an ended epoch.
-        let member = self.directory.members[usize::from(catalogue)].member.read();
-        let request = Request::CellsOf { client: catalogue, part };
+        let member = self.directory.members[usize::from(number)].member.read();
+        let request = Request::CellsOf { client: number, part };
         let Some(mut answer) = self.ask_for(&request, "read another client's names")? else { return Ok(false) };
         let fd = answer.descriptor()?;
         if part == 0 {
             let cells = typed(sheet(&fd, Access::Read, Magic::Catalogue, size_of::<Catalogue>())?)?;
             answer.acknowledge()?;
-            self.update(catalogue, member, |peer| peer.set_catalogue(cells));
+            self.update(number, member, |peer| peer.set_catalogue(cells));
         } else {
             let cells = records(&fd, Access::Read, Magic::Cells, cells_count(part))?;
             answer.acknowledge()?;
-            self.update(catalogue, member, |peer| peer.set_cells(part, cells));
+            self.update(number, member, |peer| peer.set_cells(part, cells));
         }
         Ok(true)
     }
 
     /// Maps the segment that holds a slot. Returns false if there is no such segment, or no longer.
-    pub fn fetch_segment(&self, catalogue: ClientNo, slot: u32) -> Result<bool> {
-        let member = self.directory.members[usize::from(catalogue)].member.read();
-        let request = Request::SegmentOf { owner: catalogue, slot };
+    pub fn fetch_segment(&self, number: ClientNo, slot: u32) -> Result<bool> {
+        let member = self.directory.members[usize::from(number)].member.read();
+        let request = Request::SegmentOf { owner: number, slot };
         // Serializes this request with reports of unmapped device memory: see `lendings.rs`.
         let telling = self.lendings.telling();
         let Some(mut answer) = self.ask_for(&request, "read a segment")? else { return Ok(false) };
@@ -130,7 +130,7 @@ impl PeerTable {
                 let lent = lent.clone();
                 #[cfg(feature = "cuda")]
                 let lending = lent.lending;
-                let fetched = self.fetched_device_segment(catalogue, member, lent, answer, telling);
+                let fetched = self.fetched_device_segment(number, member, lent, answer, telling);
                 #[cfg(feature = "cuda")]
                 if fetched.is_err() {
                     self.lendings.never_mapped(lending);
@@ -145,7 +145,7 @@ impl PeerTable {
             fstat(fd).map(|s| s.st_ino).map_err(|e| Error::System { doing: "inspect a segment", cause: e.into() })
         };
         let identity = (inode(&segment)?, inode(&slots)?);
-        if self.is_mapped(catalogue, member, base, identity, geometry) {
+        if self.is_mapped(number, member, base, identity, geometry) {
             answer.acknowledge()?;
             return Ok(true);
         }
@@ -156,10 +156,10 @@ impl PeerTable {
         answer.acknowledge()?;
         let locked = PageLock::of_mapped(&map, self.link.welcome.page_lock, true);
         // The directory's row belongs to this loan if no range of the client has moved since the reply.
-        let line = Line::find(&self.directory, catalogue, base)
-            .filter(|_| self.directory.members[usize::from(catalogue)].geometry.read() == geometry);
+        let line = Line::find(&self.directory, number, base)
+            .filter(|_| self.directory.members[usize::from(number)].geometry.read() == geometry);
         self.sweep();
-        self.update(catalogue, member, |peer| {
+        self.update(number, member, |peer| {
             let geometry = AtomicU64::new(geometry);
             let link = self.link.clone();
             peer.add_segment(PeerSegment {
@@ -180,9 +180,9 @@ impl PeerTable {
 
     /// Returns true if this segment is already mapped. Then also records the geometry under which the daemon reported
     /// it.
-    fn is_mapped(&self, catalogue: ClientNo, member: u64, base: u32, identity: (u64, u64), geometry: u64) -> bool {
+    fn is_mapped(&self, number: ClientNo, member: u64, base: u32, identity: (u64, u64), geometry: u64) -> bool {
         let guard = self.shards.epoch_guard();
-        let peer = self.peers.get(&guard, catalogue).filter(|p| p.is_of_epoch(member));
+        let peer = self.peers.get(&guard, number).filter(|p| p.is_of_epoch(member));
         let mapped = peer.and_then(|p| p.known(base)).filter(|have| have.identity == identity);
         mapped.map(|have| have.geometry.store(geometry, Ordering::Relaxed)).is_some()
     }
@@ -190,7 +190,7 @@ impl PeerTable {
     /// Adds a segment whose bytes are on a device. Maps its records at once, and its bytes at their first use.
     fn fetched_device_segment(
         &self,
-        catalogue: ClientNo,
+        number: ClientNo,
         member: u64,
         lent: DeviceSegment,
         mut answer: Answer<'_>,
@@ -201,7 +201,7 @@ impl PeerTable {
         // Only the daemon's report identifies device memory, so use it.
         let identity = (lent.lending.since_ns, stat.st_ino);
         let (base, geometry) = (lent.lending.base, lent.geometry);
-        if self.is_mapped(catalogue, member, base, identity, geometry) {
+        if self.is_mapped(number, member, base, identity, geometry) {
             return answer.acknowledge();
         }
         let records: Records<SlotRecord> = records(&slots, Access::Read, Magic::Slots, 1 << lent.slots_log2)?;
@@ -209,10 +209,10 @@ impl PeerTable {
         answer.acknowledge()?;
         let elsewhere = self.elsewhere(lent, segment)?;
         drop(telling);
-        let line = Line::find(&self.directory, catalogue, base)
-            .filter(|_| self.directory.members[usize::from(catalogue)].geometry.read() == geometry);
+        let line = Line::find(&self.directory, number, base)
+            .filter(|_| self.directory.members[usize::from(number)].geometry.read() == geometry);
         self.sweep();
-        self.update(catalogue, member, |peer| {
+        self.update(number, member, |peer| {
             peer.add_segment(PeerSegment {
                 base,
                 records,
@@ -239,23 +239,23 @@ impl PeerTable {
             .collect();
         // If the daemon has lent device memory again, a mapping of the former loan prevents that loan's return. So
         // unmap it.
-        let stands = |catalogue: ClientNo, segment: &PeerSegment| {
-            let since_ns = lent.get(&(catalogue, segment.base));
+        let stands = |number: ClientNo, segment: &PeerSegment| {
+            let since_ns = lent.get(&(number, segment.base));
             since_ns.is_some_and(|since_ns| segment.elsewhere.is_none() || *since_ns == segment.identity.0)
         };
         let mut changing = self.peers.change();
-        for (catalogue, member) in self.directory.numbered_members() {
-            let Some(peer) = changing.get(catalogue) else { continue };
+        for (number, member) in self.directory.numbered_members() {
+            let Some(peer) = changing.get(number) else { continue };
             let member = member.member.read();
             if peer.is_of_epoch(member) && Member(member).state() != MemberState::Vacant {
                 let mut peer = peer.clone();
                 let ended = Member(member).state() == MemberState::Closed;
                 let less = ended && peer.drop_leases();
-                if peer.keep_segments(|segment| stands(catalogue, segment)) || less {
-                    changing.set(catalogue, Some(peer));
+                if peer.keep_segments(|segment| stands(number, segment)) || less {
+                    changing.set(number, Some(peer));
                 }
             } else {
-                changing.set(catalogue, None);
+                changing.set(number, None);
             }
         }
     }
@@ -267,10 +267,10 @@ impl PeerTable {
         let was_short = self.was_short.load(Ordering::Relaxed);
         let mut changing = self.peers.change();
         let mut any = false;
-        for (catalogue, line) in self.directory.numbered_members() {
+        for (number, line) in self.directory.numbered_members() {
             let member = line.member.read();
             if was_short || Member(member).state() == MemberState::Closed {
-                any |= changing.drop_unused(catalogue, |_| true);
+                any |= changing.drop_unused(number, |_| true);
             }
         }
         any
@@ -279,8 +279,8 @@ impl PeerTable {
     /// Unmaps the segments that the daemon wants out of memory, if no lease in this process needs them.
     pub fn unmap_wanted(&self) {
         let mut changing = self.peers.change();
-        for (catalogue, _) in self.directory.numbered_members() {
-            changing.drop_unused(catalogue, |segment| segment.is_wanted_out(&self.directory));
+        for (number, _) in self.directory.numbered_members() {
+            changing.drop_unused(number, |segment| segment.is_wanted_out(&self.directory));
         }
     }
 
@@ -327,17 +327,17 @@ impl PeerTable {
     }
 
     /// Calls `use_it` with a client's catalogue, which has the client's bell. Returns `None` if the client has ended.
-    pub fn with_bell<R>(&self, catalogue: ClientNo, use_it: impl FnOnce(&Sheet<Catalogue>) -> R) -> Result<Option<R>> {
+    pub fn with_bell<R>(&self, number: ClientNo, use_it: impl FnOnce(&Sheet<Catalogue>) -> R) -> Result<Option<R>> {
         for _ in 0..2 {
-            let member = self.directory.members[usize::from(catalogue)].member.read();
+            let member = self.directory.members[usize::from(number)].member.read();
             {
                 let guard = self.shards.epoch_guard();
-                let peer = self.peers.get(&guard, catalogue).filter(|p| p.is_of_epoch(member));
+                let peer = self.peers.get(&guard, number).filter(|p| p.is_of_epoch(member));
                 if let Some(sheet) = peer.and_then(Peer::catalogue) {
                     return Ok(Some(use_it(sheet)));
                 }
             }
-            if !self.fetch_cells(catalogue, 0)? {
+            if !self.fetch_cells(number, 0)? {
                 return Ok(None);
             }
         }
@@ -357,15 +357,15 @@ impl PeerTable {
     #[cold]
     fn map_waiters_now(&self) {
         self.waiter_unmapped.store(false, Ordering::Relaxed);
-        let unmapped = |&catalogue: &ClientNo| {
-            let member = self.directory.members[usize::from(catalogue)].member.read();
+        let unmapped = |&number: &ClientNo| {
+            let member = self.directory.members[usize::from(number)].member.read();
             let guard = self.shards.epoch_guard();
-            let peer = self.peers.get(&guard, catalogue).filter(|peer| peer.is_of_epoch(member));
-            catalogue != self.me() && peer.and_then(Peer::leases).is_none()
+            let peer = self.peers.get(&guard, number).filter(|peer| peer.is_of_epoch(member));
+            number != self.me() && peer.and_then(Peer::leases).is_none()
         };
-        for catalogue in self.directory.waiters().filter(unmapped) {
+        for number in self.directory.waiters().filter(unmapped) {
             // A member whose table is unreadable is treated as parked.
-            if !self.control.is_up() || self.with_leases(catalogue, |_| ()).is_err() {
+            if !self.control.is_up() || self.with_leases(number, |_| ()).is_err() {
                 return;
             }
         }
@@ -377,12 +377,12 @@ impl PeerTable {
             return false;
         }
         let guard = self.shards.epoch_guard();
-        self.directory.waiters().any(|catalogue| {
-            if catalogue == self.me() {
+        self.directory.waiters().any(|number| {
+            if number == self.me() {
                 return wants(self.shards.table().parked.read());
             }
-            let member = self.directory.members[usize::from(catalogue)].member.read();
-            let peer = self.peers.get(&guard, catalogue).filter(|p| p.is_of_epoch(member));
+            let member = self.directory.members[usize::from(number)].member.read();
+            let peer = self.peers.get(&guard, number).filter(|p| p.is_of_epoch(member));
             // A member whose table is not mapped may be parked. An unnecessary bell does no harm, but requesting the
             // table would make a put wait for the daemon. The next reclaim maps it.
             let Some(table) = peer.and_then(Peer::leases) else {

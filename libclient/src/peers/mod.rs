@@ -38,8 +38,8 @@ impl PeerTable {
 
     /// Returns the mapped sheets of a member. See [`Peers::get`].
     #[inline]
-    pub fn get<'s>(&'s self, guard: &'s EpochGuard<'_>, catalogue: ClientNo) -> Option<&'s Peer> {
-        self.peers.get(guard, catalogue)
+    pub fn get<'s>(&'s self, guard: &'s EpochGuard<'_>, number: ClientNo) -> Option<&'s Peer> {
+        self.peers.get(guard, number)
     }
 
     /// Records whether the daemon has reported, in a reply with a loan, that memory is short.

@@ -1,6 +1,6 @@
 //! Other clients' sheets that this client has mapped: catalogues, cells, lease tables and segments.
 //!
-//! The cached data is the geometry that the daemon has reported: which client owns a catalogue number, and which slots
+//! The cached data is the geometry that the daemon has reported: which client owns a client number, and which slots
 //! lie in which segment. Each entry has the member's epoch and the geometry word under which this client fetched it.
 //! This client uses the entry only while both are unchanged.
 //!
@@ -30,7 +30,7 @@ use tensorlend_os::mutex::lock;
 /// sweep, a client may keep the sheets of up to this many clients that have ended.
 const MAPPED_PER_SWEEP: u64 = 32;
 
-/// All members' sheets, by catalogue number.
+/// All members' sheets, by client number.
 pub struct Peers {
     table: Box<[AtomicPtr<Peer>]>,
     /// A lock for the thread that changes an entry.
@@ -57,10 +57,10 @@ impl Peers {
     /// # Panics
     /// Panics if the epoch guard belongs to another client.
     #[inline]
-    pub fn get<'s>(&'s self, guard: &'s EpochGuard<'_>, catalogue: ClientNo) -> Option<&'s Peer> {
+    pub fn get<'s>(&'s self, guard: &'s EpochGuard<'_>, number: ClientNo) -> Option<&'s Peer> {
         assert!(guard.is_of(&self.shards), "an epoch guard of another session");
         // Acquire: pairs with the Release in `Changing::set`, which stored the entry.
-        let peer = self.table.get(usize::from(catalogue))?.load(Ordering::Acquire);
+        let peer = self.table.get(usize::from(number))?.load(Ordering::Acquire);
         // SAFETY: `peer` is null, or `set` made it by `Box::into_raw` and no code has changed it since. A changing thread drops
         // an entry only after it has unlinked the entry from the table and every guard that was open then has closed. This
         // guard is open, and outlives the reference.
@@ -80,8 +80,8 @@ impl Peers {
 
 impl Changing<'_> {
     /// Returns the present entry.
-    pub fn get(&self, catalogue: ClientNo) -> Option<&Peer> {
-        let peer = self.peers.table.get(usize::from(catalogue))?.load(Ordering::Relaxed);
+    pub fn get(&self, number: ClientNo) -> Option<&Peer> {
+        let peer = self.peers.table.get(usize::from(number))?.load(Ordering::Relaxed);
         // SAFETY: `peer` is null, or `set` made it by `Box::into_raw`. Only the holder of this lock drops entries,
         // through `&mut self`.
         unsafe { peer.as_ref() }
@@ -89,21 +89,21 @@ impl Changing<'_> {
 
     /// Drops those of an entry's mappings in host memory that no lease needs and that `is_one` selects. Returns whether
     /// there were any.
-    pub fn drop_unused(&mut self, catalogue: ClientNo, is_one: impl Fn(&PeerSegment) -> bool) -> bool {
-        if !self.get(catalogue).is_some_and(|peer| peer.segments.iter().any(|segment| is_one(segment))) {
+    pub fn drop_unused(&mut self, number: ClientNo, is_one: impl Fn(&PeerSegment) -> bool) -> bool {
+        if !self.get(number).is_some_and(|peer| peer.segments.iter().any(|segment| is_one(segment))) {
             return false;
         }
-        let Some(mut peer) = self.get(catalogue).cloned() else { return false };
+        let Some(mut peer) = self.get(number).cloned() else { return false };
         let any = peer.drop_unused(is_one);
         if any {
-            self.set(catalogue, Some(peer));
+            self.set(number, Some(peer));
         }
         any
     }
 
     /// Replaces an entry.
-    pub fn set(&mut self, catalogue: ClientNo, peer: Option<Peer>) {
-        let Some(place) = self.peers.table.get(usize::from(catalogue)) else { return };
+    pub fn set(&mut self, number: ClientNo, peer: Option<Peer>) {
+        let Some(place) = self.peers.table.get(usize::from(number)) else { return };
         let new = peer.map_or(null_mut(), |peer| Box::into_raw(Box::new(peer)));
         // Release: a reader finds a complete entry. Acquire: this thread sees the former entry, to drop it.
         let old = place.swap(new, Ordering::AcqRel);
@@ -183,10 +183,10 @@ pub struct Line {
 
 impl Line {
     /// Returns the directory's row for the segment of `catalogue` that begins at `base`.
-    pub fn find(directory: &Directory, catalogue: ClientNo, base: u32) -> Option<Self> {
+    pub fn find(directory: &Directory, number: ClientNo, base: u32) -> Option<Self> {
         directory.segments.iter().enumerate().find_map(|(at, entry)| {
             let range = RangeWord(entry.range.read());
-            let ours = range.is_lent() && range.owner() == catalogue && range.base() == base;
+            let ours = range.is_lent() && range.owner() == number && range.base() == base;
             ours.then(|| Self { at, range: range.0, since_ns: entry.since_ns.peek() })
         })
     }

@@ -126,7 +126,7 @@ impl ClosedRing {
         leases::scan_fence();
         // While the daemon is down, a lease table may be unreadable. Assume that an unreadable table holds a lease.
         let keeps = |table: &LeaseTable| table.cursors.iter().any(|cursor| cursor.keeps(self.id, self.sent));
-        let free = |catalogue| peers.with_leases(catalogue, keeps).is_ok_and(|keeps| keeps != Some(true));
+        let free = |number| peers.with_leases(number, keeps).is_ok_and(|keeps| keeps != Some(true));
         // The daemon has shown the ring to every client that has a cursor in the ring.
         let me = peers.me();
         directory.audience(me).chain([me]).all(free)

@@ -376,19 +376,19 @@ impl Subscription {
     fn come_near(&mut self, message: &Held) {
         let session = &self.session;
         let Some(owner_word) = session.owner_word(self.at.entry) else { return };
-        let geometry = session.directory.members[usize::from(message.catalogue)].geometry.read();
+        let geometry = session.directory.members[usize::from(message.owner)].geometry.read();
         if self.near.geometry == geometry && self.near.find(message.cell.slot()) {
             return;
         }
         let segment = message.segment();
-        let word = LeaseWord::of_segment(message.catalogue, segment.base);
+        let word = LeaseWord::of_segment(message.owner, segment.base);
         let guard = session.shards.epoch_guard();
         // When daemon D surveys the segments of a dead producer, it may read this thread's lease table before this lease is
         // there, and after the message's lease has ended. So the owner word must show that D's fence comes after this lease.
         let words = [(owner_word, self.at.owner_word.0)];
-        let Ok(place) = hold(session, &guard, message.catalogue, word, &words, geometry) else { return };
+        let Ok(place) = hold(session, &guard, message.owner, word, &words, geometry) else { return };
         drop(guard);
-        let held = Held::new(segment.clone(), place, message.catalogue, message.cell, message.owner_word);
+        let held = Held::new(segment.clone(), place, message.owner, message.cell, message.owner_word);
         self.near.push(held, geometry);
     }
 
@@ -403,9 +403,9 @@ impl Subscription {
     fn borrow_near(&mut self, cell: Cell, summary: &HeaderSummary) -> bool {
         let near = &mut self.near;
         let ring = Ring { head: &self.at.head, entries: &self.at.entries };
-        let (session, catalogue) = (&self.session, self.at.owner_word.owner());
-        // The geometry word also changes with every new owner of the catalogue number.
-        let geometry = session.directory.members[usize::from(catalogue)].geometry.read();
+        let (session, number) = (&self.session, self.at.owner_word.owner());
+        // The geometry word also changes with every new owner of the client number.
+        let geometry = session.directory.members[usize::from(number)].geometry.read();
         if near.geometry != geometry || !near.find(cell.slot()) {
             return false;
         }
@@ -421,7 +421,7 @@ impl Subscription {
         near.release(session);
         let words = [(owner_word, self.at.owner_word.0), (&ring.entry(self.next).cell, cell.0)];
         let guard = session.shards.epoch_guard();
-        near.lease = hold(session, &guard, catalogue, cell.lease(catalogue), &words, geometry).ok();
+        near.lease = hold(session, &guard, number, cell.lease(number), &words, geometry).ok();
         near.lease.is_some()
     }
 }

@@ -54,7 +54,7 @@ impl Waiter {
     }
 
     /// Returns the cost of waking this member.
-    pub fn toll_of(&self, catalogue: ClientNo) -> Arc<Mutex<Toll>> {
-        self.tolls.of(&self.link, catalogue)
+    pub fn toll_of(&self, number: ClientNo) -> Arc<Mutex<Toll>> {
+        self.tolls.of(&self.link, number)
     }
 }

@@ -39,7 +39,7 @@ pub enum View {
     Clients {
         /// The namespace.
         namespace: String,
-        /// First catalogue number to show.
+        /// First client number to show.
         from: ClientNo,
     },
     /// Names and lists of a namespace. Response: [`Shown::Names`].
@@ -118,9 +118,9 @@ pub enum Shown {
 /// A client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientShown {
-    /// The client's catalogue number.
+    /// The client's number.
     pub number: ClientNo,
-    /// The epoch of the client's catalogue number.
+    /// The epoch of the client's number.
     pub epoch: u32,
     /// The pid of the client's process.
     pub pid: u32,
@@ -214,7 +214,7 @@ pub struct StreamShown {
 /// A subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubscriberShown {
-    /// The subscriber's catalogue number.
+    /// The subscriber's number.
     pub client: ClientNo,
     /// The index of the subscriber's cursor.
     pub cursor: CursorNo,

@@ -163,13 +163,13 @@ impl Bindings {
         let share = (TURN_MAX / numbers.len().max(1) as u64).clamp(1, ABSORB_MAX);
         let turn = parts.env.clock.turn();
         let mut done = true;
-        for catalogue in numbers {
-            let announcements = &mut parts.members.me(catalogue).announcements;
+        for number in numbers {
+            let announcements = &mut parts.members.me(number).announcements;
             let left = TURN_MAX.saturating_sub(self.absorbing.count_in(turn));
             let most = share.saturating_sub(announcements.absorbing().count_in(turn)).min(left);
             let before = announcements.absorbed();
-            let is_empty = self.absorb(parts, catalogue, MemberState::Open, most);
-            let announcements = &parts.members.me(catalogue).announcements;
+            let is_empty = self.absorb(parts, number, MemberState::Open, most);
+            let announcements = &parts.members.me(number).announcements;
             self.absorbing.add(announcements.absorbed() - before);
             done &= is_empty || announcements.are_absorbed_since(since_ns);
         }
@@ -178,39 +178,39 @@ impl Bindings {
 
     /// Absorbs at most `most` of a client's announcements into the directory. Stores each owner
     /// word first, then `absorbed`. Returns true if no announcements remain.
-    pub fn absorb(&mut self, parts: &mut Parts<'_>, catalogue: ClientNo, state: MemberState, most: u64) -> bool {
-        let client = parts.members.me(catalogue);
+    pub fn absorb(&mut self, parts: &mut Parts<'_>, number: ClientNo, state: MemberState, most: u64) -> bool {
+        let client = parts.members.me(number);
         let (head, mut index) = (client.ring_head(), client.announcements.absorbed());
         if head.wrapping_sub(index) > RING as u64 {
-            parts.members.fault(catalogue, "its ring of announcements is out of order");
+            parts.members.fault(number, "its ring of announcements is out of order");
             return true;
         }
-        if head > parts.context.directory.entry(catalogue).announce_until.peek() {
-            parts.members.fault(catalogue, "it announced more names than it was granted");
+        if head > parts.context.directory.entry(number).announce_until.peek() {
+            parts.members.fault(number, "it announced more names than it was granted");
             return true;
         }
         // Announcements without room wait in the ring, where look-ups find them.
         let most = most.min(self.names.absorbable());
-        let client = parts.members.me(catalogue);
+        let client = parts.members.me(number);
         let end = index.wrapping_add(head.wrapping_sub(index).min(most));
         if state == MemberState::Open {
             client.announcements.absorbing().add(end.wrapping_sub(index));
         }
         let announced: Vec<u64> = client.announcements(index, end).collect();
         for word in announced {
-            let client = parts.members.me(catalogue);
+            let client = parts.members.me(number);
             let (tag, cell) = (word >> 24, word as u32 & 0xFF_FFFF);
             if let Some(key) = announced_name(&client.sheets, cell)
                 && parts.context.directory.hash(&key) >> 24 == tag
             {
                 let found = find(&parts.context.directory, &key);
                 let live = found.filter(|f| f.owner_word.is_live()).map(|f| f.owner_word);
-                let own = OwnerWord(0).then_live(catalogue, cell);
+                let own = OwnerWord(0).then_live(number, cell);
                 let lost = match live {
-                    Some(owner_word) => (owner_word.owner(), owner_word.cell()) != (catalogue, cell),
-                    None => match self.place_announced(parts.context, parts.members, catalogue, &key) {
+                    Some(owner_word) => (owner_word.owner(), owner_word.cell()) != (number, cell),
+                    None => match self.place_announced(parts.context, parts.members, number, &key) {
                         Ok(entry) => {
-                            let binding = Binding { catalogue, cell, life: LifeWord::FOREVER };
+                            let binding = Binding { owner: number, cell, life: LifeWord::FOREVER };
                             self.take_entry(parts, entry, binding);
                             false
                         }
@@ -222,14 +222,14 @@ impl Bindings {
                 }
             }
             index += 1;
-            parts.members.me(catalogue).announcements.absorb_up_to(index);
+            parts.members.me(number).announcements.absorb_up_to(index);
             tensorlend_layout::crash_point!("daemon: owner word before absorbed");
-            parts.context.directory.entry(catalogue).absorbed.set(Absorbed::new(state, index).0);
+            parts.context.directory.entry(number).absorbed.set(Absorbed::new(state, index).0);
             tensorlend_layout::crash_point!("daemon: absorbed");
         }
-        parts.members.me(catalogue).announcements.mark(head, parts.env.clock.now_ns());
+        parts.members.me(number).announcements.mark(head, parts.env.clock.now_ns());
         if state == MemberState::Open {
-            self.grant(parts.context, parts.members, catalogue);
+            self.grant(parts.context, parts.members, number);
         }
         index == head
     }
@@ -238,27 +238,27 @@ impl Bindings {
         &mut self,
         context: &Context,
         members: &Members,
-        catalogue: ClientNo,
+        number: ClientNo,
         key: &[u8],
     ) -> Result<u32, Full> {
-        let is_own = is_own(context, members, members.uid_of(catalogue));
+        let is_own = is_own(context, members, members.uid_of(number));
         self.names.place_announced(&context.directory, key, is_own)
     }
 
     /// Absorbs all announcements of an ending client. Later announcements have no effect.
-    pub fn drain(&mut self, parts: &mut Parts<'_>, catalogue: ClientNo) {
-        if !parts.members.me(catalogue).announces() {
-            return parts.members.close_announcer(parts.context, catalogue);
+    pub fn drain(&mut self, parts: &mut Parts<'_>, number: ClientNo) {
+        if !parts.members.me(number).announces() {
+            return parts.members.close_announcer(parts.context, number);
         }
-        let index = parts.members.me(catalogue).announcements.absorbed();
-        parts.context.directory.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Ending, index).0);
+        let index = parts.members.me(number).announcements.absorbed();
+        parts.context.directory.entry(number).absorbed.set(Absorbed::new(MemberState::Ending, index).0);
         tensorlend_layout::crash_point!("daemon: ending");
         // This fence pairs with client P's read of this word after P's last announcement. Either
         // daemon D drains that announcement, or P learns that D may have missed it.
         scan_fence();
-        self.absorb(parts, catalogue, MemberState::Ending, u64::MAX);
+        self.absorb(parts, number, MemberState::Ending, u64::MAX);
         tensorlend_layout::crash_point!("daemon: drained");
-        parts.members.close_announcer(parts.context, catalogue);
+        parts.members.close_announcer(parts.context, number);
     }
 
     /// Handles the timer for absorbing announcements.

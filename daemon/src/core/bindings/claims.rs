@@ -7,7 +7,7 @@ use tensorlend_layout::wire::{QueueClaim, QueueItem};
 /// A client's claim on an item of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Granted {
-    catalogue: ClientNo,
+    client: ClientNo,
     grant: u64,
 }
 
@@ -57,18 +57,18 @@ impl Claims {
 
     /// Returns true if a client has exactly this claim. A different claim on the same item does not
     /// count.
-    pub fn has(&self, QueueClaim { item, grant }: QueueClaim, catalogue: ClientNo) -> bool {
-        self.granted.get(&item) == Some(&Granted { catalogue, grant })
+    pub fn has(&self, QueueClaim { item, grant }: QueueClaim, client: ClientNo) -> bool {
+        self.granted.get(&item) == Some(&Granted { client, grant })
     }
 
     /// Returns the number of claims of a client.
-    pub fn count(&self, catalogue: ClientNo) -> usize {
-        self.by_client.get(&catalogue).map_or(0, BTreeSet::len)
+    pub fn count(&self, client: ClientNo) -> usize {
+        self.by_client.get(&client).map_or(0, BTreeSet::len)
     }
 
     /// Returns the items that a client has claimed.
-    pub fn of_client(&self, catalogue: ClientNo) -> impl Iterator<Item = QueueItem> + '_ {
-        self.by_client.get(&catalogue).into_iter().flatten().copied()
+    pub fn of_client(&self, client: ClientNo) -> impl Iterator<Item = QueueItem> + '_ {
+        self.by_client.get(&client).into_iter().flatten().copied()
     }
 
     /// Returns the number of claims on items of a list.
@@ -77,30 +77,30 @@ impl Claims {
     }
 
     /// Grants an item to a client.
-    pub fn grant(&mut self, item: QueueItem, catalogue: ClientNo) -> QueueClaim {
+    pub fn grant(&mut self, item: QueueItem, client: ClientNo) -> QueueClaim {
         self.grants += 1;
         let claim = QueueClaim { item, grant: self.grants };
-        self.add(claim, catalogue);
+        self.add(claim, client);
         claim
     }
 
     /// Adds a claim on an item that is not claimed.
-    pub fn add(&mut self, QueueClaim { item, grant }: QueueClaim, catalogue: ClientNo) {
+    pub fn add(&mut self, QueueClaim { item, grant }: QueueClaim, client: ClientNo) {
         self.given_back.remove(&item);
-        self.granted.insert(item, Granted { catalogue, grant });
+        self.granted.insert(item, Granted { client, grant });
         *self.by_list.entry(item.list).or_default() += 1;
-        self.by_client.entry(catalogue).or_default().insert(item);
+        self.by_client.entry(client).or_default().insert(item);
     }
 
     /// Ends the claim on an item and deletes all other records of the item.
     pub fn remove(&mut self, item: QueueItem) {
         self.given_back.remove(&item);
-        let Some(Granted { catalogue, .. }) = self.granted.remove(&item) else { return };
+        let Some(Granted { client, .. }) = self.granted.remove(&item) else { return };
         self.count_less(item.list);
-        if let Some(items) = self.by_client.get_mut(&catalogue) {
+        if let Some(items) = self.by_client.get_mut(&client) {
             items.remove(&item);
             if items.is_empty() {
-                self.by_client.remove(&catalogue);
+                self.by_client.remove(&client);
             }
         }
     }
@@ -121,8 +121,8 @@ impl Claims {
     }
 
     /// Ends all claims of a client. Their items wait again. Returns true if the client had claims.
-    pub fn give_back_all(&mut self, catalogue: ClientNo) -> bool {
-        let Some(items) = self.by_client.remove(&catalogue) else { return false };
+    pub fn give_back_all(&mut self, client: ClientNo) -> bool {
+        let Some(items) = self.by_client.remove(&client) else { return false };
         for item in &items {
             self.granted.remove(item);
             self.count_less(item.list);
@@ -180,7 +180,7 @@ impl Claims {
     pub fn check(&self, exists: impl Fn(QueueItem) -> bool, is_list: impl Fn(u64) -> bool) {
         let by_client: BTreeMap<QueueItem, ClientNo> =
             self.by_client.iter().flat_map(|(&client, items)| items.iter().map(move |&item| (item, client))).collect();
-        let granted = self.granted.iter().map(|(&item, granted)| (item, granted.catalogue)).collect();
+        let granted = self.granted.iter().map(|(&item, granted)| (item, granted.client)).collect();
         assert_eq!(by_client, granted, "each claim belongs to one client");
         assert!(self.by_client.values().all(|items| !items.is_empty()), "a client without claims is not listed");
         let mut by_list = BTreeMap::new();

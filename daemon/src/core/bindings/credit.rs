@@ -24,11 +24,11 @@ const GRANTS_PART: u64 = 8;
 
 impl Bindings {
     /// Returns the number of announcements that the daemon has granted to a client and not absorbed yet.
-    fn outstanding(context: &Context, catalogue: ClientNo, client: &Client) -> u64 {
+    fn outstanding(context: &Context, number: ClientNo, client: &Client) -> u64 {
         if !client.announces() {
             return 0;
         }
-        context.directory.entry(catalogue).announce_until.peek().saturating_sub(client.announcements.absorbed())
+        context.directory.entry(number).announce_until.peek().saturating_sub(client.announcements.absorbed())
     }
 
     /// Returns the number of a user's names, and the stock of names.
@@ -47,11 +47,11 @@ impl Bindings {
     }
 
     /// Grants more announcements, within the user's share, to a client that has few left.
-    pub fn grant(&mut self, context: &Context, members: &Members, catalogue: ClientNo) {
-        let Some(client) = members.get(catalogue).filter(|c| context.ledger.shares_tables() && c.announces()) else {
+    pub fn grant(&mut self, context: &Context, members: &Members, number: ClientNo) {
+        let Some(client) = members.get(number).filter(|c| context.ledger.shares_tables() && c.announces()) else {
             return;
         };
-        let outstanding = Self::outstanding(context, catalogue, client);
+        let outstanding = Self::outstanding(context, number, client);
         let wanted = GRANT_MAX.min(u64::from(context.ledger.limits().names_max) / GRANTS_PART / members.len() as u64);
         if outstanding > wanted / 2 {
             return;
@@ -63,7 +63,7 @@ impl Bindings {
             let (own, stock) = self.name_stock(context, members, uid);
             wanted.min(stock.share(own).saturating_sub(own))
         };
-        let word = &context.directory.entry(catalogue).announce_until;
+        let word = &context.directory.entry(number).announce_until;
         word.set(word.peek() + more);
     }
 
@@ -72,10 +72,10 @@ impl Bindings {
         &mut self,
         context: &Context,
         members: &Members,
-        catalogue: ClientNo,
+        number: ClientNo,
         more: u64,
     ) -> Result<(), Refusal> {
-        let uid = members[catalogue].uid;
+        let uid = members[number].uid;
         if !context.ledger.shares_with(uid) {
             return Ok(());
         }

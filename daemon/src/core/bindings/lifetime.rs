@@ -111,9 +111,9 @@ impl Lifetimes {
 
 impl Bindings {
     /// Ends a client's ephemeral names at the end of the client's session.
-    pub fn end_ephemeral(&mut self, parts: &mut Parts<'_>, catalogue: ClientNo) {
-        if self.lifetimes.ephemeral.range((catalogue, 0)..=(catalogue, u32::MAX)).next().is_some() {
-            self.lifetimes.gone.push_back(catalogue);
+    pub fn end_ephemeral(&mut self, parts: &mut Parts<'_>, number: ClientNo) {
+        if self.lifetimes.ephemeral.range((number, 0)..=(number, u32::MAX)).next().is_some() {
+            self.lifetimes.gone.push_back(number);
             self.end_lives(parts);
         }
     }

@@ -241,7 +241,7 @@ impl Bindings {
 /// A client's cells that become items of a list, and their lifetime.
 #[derive(Clone, Copy, Debug)]
 pub struct NewItems<'r> {
-    pub catalogue: ClientNo,
+    pub owner: ClientNo,
     pub cells: &'r [u32],
     pub life: LifeWord,
 }
@@ -252,23 +252,23 @@ impl Bindings {
         &mut self,
         parts: &mut Parts<'_>,
         list: &str,
-        NewItems { catalogue, cells, life }: NewItems<'_>,
+        NewItems { owner, cells, life }: NewItems<'_>,
     ) -> Answer {
         name::check(list)?;
         if cells.len() > APPEND_MAX {
             return Err(Refusal::Bad(format!("a request appends at most {APPEND_MAX} items, not {}", cells.len())));
         }
         for &cell in cells {
-            parts.members.check_cell(catalogue, cell)?;
+            parts.members.check_cell(owner, cell)?;
         }
         let known = self.lists.by_name.contains_key(list);
-        self.check_name_share(parts.context, parts.members, catalogue, cells.len() as u64)?;
+        self.check_name_share(parts.context, parts.members, owner, cells.len() as u64)?;
         self.check_room(parts.context, parts.members, cells.len() as u64 + u64::from(!known))?;
         if !self.names_ready(parts, cells.len() as u64 + 1, &list_key(list)) {
             return Ok(Outcome::Later(Wait::Names));
         }
         if !known {
-            let uid = parts.members.me(catalogue).uid;
+            let uid = parts.members.me(owner).uid;
             parts.context.ledger.check_table_share(Table::Lists, uid, self.lists.uids())?;
             self.list_create(parts.context, parts.members, list, uid)?;
         }
@@ -277,7 +277,7 @@ impl Bindings {
             (list.id, list.place as usize, list.end)
         };
         for (number, &cell) in (first..).zip(cells) {
-            let binding = Binding { catalogue, cell, life };
+            let binding = Binding { owner, cell, life };
             if let Err(refusal) = self.take(parts, &item_key(id, number), binding) {
                 // The request fails as a whole, and the client reuses all its cells. So the items
                 // that are already bound are removed.
@@ -402,8 +402,8 @@ impl Bindings {
                 }
                 None
             }
-            Left::Entries(catalogue, entry) => loop {
-                let entries = self.names.owned().all_from(*catalogue, *entry, ENTRIES_STEP);
+            Left::Entries(next_owner, next) => loop {
+                let entries = self.names.owned().all_from(*next_owner, *next, ENTRIES_STEP);
                 if entries.is_empty() {
                     return None;
                 }
@@ -411,7 +411,7 @@ impl Bindings {
                     if !parts.env.chores.spend(READ) {
                         return Some(deleted);
                     }
-                    (*catalogue, *entry) = (owner, found + 1);
+                    (*next_owner, *next) = (owner, found + 1);
                     if name::is_item_of(&parts.context.directory.names[found as usize], deleted.id) {
                         parts.env.chores.spend(REMOVAL);
                         self.remove(parts, found, true);

@@ -26,9 +26,9 @@ const SEARCHED_MAX: u32 = 512;
 
 impl Bindings {
     /// Handles a client's request about a queue.
-    pub fn queue(&mut self, parts: &mut Parts<'_>, catalogue: ClientNo, request: &QueueRequest) -> Answer {
+    pub fn queue(&mut self, parts: &mut Parts<'_>, client: ClientNo, request: &QueueRequest) -> Answer {
         match request {
-            QueueRequest::Put { list, cells, max } => self.queue_put(parts, catalogue, (list, cells, *max)),
+            QueueRequest::Put { list, cells, max } => self.queue_put(parts, client, (list, cells, *max)),
             QueueRequest::Claim { list, done, max, wait } => {
                 name::check(list)?;
                 if done.len() > CLAIM_BATCH_MAX || !(1..=CLAIM_BATCH_MAX).contains(&usize::from(*max)) {
@@ -38,17 +38,17 @@ impl Bindings {
                     return Err(Refusal::Bad(why));
                 }
                 for &claim in done {
-                    self.queue_done(parts, catalogue, claim);
+                    self.queue_done(parts, client, claim);
                 }
-                self.queue_claim(parts, catalogue, (list, *max, *wait))
+                self.queue_claim(parts, client, (list, *max, *wait))
             }
             QueueRequest::Done(claim) => {
-                let existed = self.queue_done(parts, catalogue, *claim);
+                let existed = self.queue_done(parts, client, *claim);
                 Ok(Outcome::Reply(Reply::Deleted { existed }))
             }
             QueueRequest::Stop => unreachable!("handled before"),
             QueueRequest::GiveBack(claim) => {
-                if self.claims.has(*claim, catalogue) {
+                if self.claims.has(*claim, client) {
                     self.claims.give_back(claim.item);
                     self.list_changed(claim.item.list);
                     tensorlend_layout::crash_point!("daemon: claim given back");
@@ -74,7 +74,7 @@ impl Bindings {
     fn queue_put(
         &mut self,
         parts: &mut Parts<'_>,
-        catalogue: ClientNo,
+        client: ClientNo,
         (list, cells, max): (&str, &[u32], u64),
     ) -> Answer {
         // All producers share one maximum, until the queue has no items.
@@ -102,7 +102,7 @@ impl Bindings {
             }
             return Ok(Outcome::Reply(Reply::Queue(QueueReply::Full)));
         }
-        let items = NewItems { catalogue, cells, life: LifeWord::FOREVER };
+        let items = NewItems { owner: client, cells, life: LifeWord::FOREVER };
         let answer = self.list_append(parts, list, items)?;
         if matches!(answer, Outcome::Reply(_))
             && let Some((id, _)) = self.lists.id_and_items(list)
@@ -137,31 +137,26 @@ impl Bindings {
     }
 
     /// Deletes an item that a client has claimed; returns false if the claim is over.
-    fn queue_done(&mut self, parts: &mut Parts<'_>, catalogue: ClientNo, claim: QueueClaim) -> bool {
+    fn queue_done(&mut self, parts: &mut Parts<'_>, client: ClientNo, claim: QueueClaim) -> bool {
         // The items of a deleted list end in later steps.
-        let existed = self.claims.has(claim, catalogue)
+        let existed = self.claims.has(claim, client)
             && self.lists.has_id(claim.item.list)
             && self.queue_remove(parts, claim.item);
         tensorlend_layout::crash_point!("daemon: item confirmed");
         existed
     }
 
-    fn queue_claim(
-        &mut self,
-        parts: &mut Parts<'_>,
-        catalogue: ClientNo,
-        (list, max, wait): (&str, u8, bool),
-    ) -> Answer {
+    fn queue_claim(&mut self, parts: &mut Parts<'_>, client: ClientNo, (list, max, wait): (&str, u8, bool)) -> Answer {
         if let Some(until_ns) = self.claims.asserted_until_ns() {
             if parts.env.clock.now_ns() < until_ns && parts.members.values().any(Client::is_disconnected) {
                 return Ok(Outcome::Later(Wait::Asserted { until_ns }));
             }
             self.claims.all_asserted();
         }
-        let room = CLAIMS_MAX.saturating_sub(self.claims.count(catalogue)).min(max.into());
+        let room = CLAIMS_MAX.saturating_sub(self.claims.count(client)).min(max.into());
         if room == 0 {
             // The claims on items of a deleted list end with the items.
-            if self.claims.of_client(catalogue).any(|item| !self.lists.has_id(item.list)) {
+            if self.claims.of_client(client).any(|item| !self.lists.has_id(item.list)) {
                 return Ok(Outcome::Later(Wait::Chores));
             }
             let why = format!("a client claims at most {CLAIMS_MAX} items at a time: finish some, or give them back");
@@ -189,7 +184,7 @@ impl Bindings {
             if !self.claims.is_claimed(item)
                 && live_owner_word(&parts.context.directory, &item_key(id, number)).is_some()
             {
-                claimed.push(self.claims.grant(item, catalogue));
+                claimed.push(self.claims.grant(item, client));
                 tensorlend_layout::crash_point!("daemon: claim granted");
             }
         }
@@ -218,23 +213,23 @@ impl Bindings {
     /// The new claims replace the claims of an earlier attempt to reconnect. A client whose attempt
     /// failed may have given items back since then. A client that reconnects repeatedly must not
     /// accumulate claims.
-    pub fn assert_claims(&mut self, context: &mut Context, catalogue: ClientNo, claims: &[QueueClaim]) {
-        self.end_claims(context, catalogue);
+    pub fn assert_claims(&mut self, context: &mut Context, client: ClientNo, claims: &[QueueClaim]) {
+        self.end_claims(context, client);
         for &claim in claims.iter().take(ASSERTED_MAX) {
             let QueueItem { list, number } = claim.item;
             if self.lists.has_id(list)
                 && !self.claims.is_claimed(claim.item)
                 && live_owner_word(&context.directory, &item_key(list, number)).is_some()
             {
-                self.claims.add(claim, catalogue);
+                self.claims.add(claim, client);
             }
         }
     }
 
     /// Ends the claims of a client that has ended. Their items wait again, before all later items.
-    pub fn end_claims(&mut self, context: &mut Context, catalogue: ClientNo) {
-        let lists: BTreeSet<u64> = self.claims.of_client(catalogue).map(|item| item.list).collect();
-        if self.claims.give_back_all(catalogue) {
+    pub fn end_claims(&mut self, context: &mut Context, client: ClientNo) {
+        let lists: BTreeSet<u64> = self.claims.of_client(client).map(|item| item.list).collect();
+        if self.claims.give_back_all(client) {
             for list in lists {
                 self.list_changed(list);
             }

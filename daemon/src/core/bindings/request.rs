@@ -18,10 +18,10 @@ const TIDY_MAX: usize = 256;
 impl Bindings {
     /// Handles a request to bind a name.
     pub fn bind(&mut self, parts: &mut Parts<'_>, name: &str, binding: Binding, since_ns: u64) -> Answer {
-        let Binding { catalogue, cell, life } = binding;
+        let Binding { owner: number, cell, life } = binding;
         name::check(name)?;
-        parts.members.check_cell(catalogue, cell)?;
-        if parts.members.me(catalogue).notices.contains(&cell) {
+        parts.members.check_cell(number, cell)?;
+        if parts.members.me(number).notices.contains(&cell) {
             // An earlier attempt of the same request was granted, and another client has taken the
             // name since then. Each request takes effect once, so this attempt changes nothing.
             let found = find(&parts.context.directory, name.as_bytes());
@@ -33,20 +33,20 @@ impl Bindings {
         if !self.names_ready(parts, 1, name.as_bytes()) {
             return Ok(Outcome::Later(Wait::Names));
         }
-        if !self.settle(parts, parts.members.uid_of(catalogue), name.as_bytes(), since_ns)? {
+        if !self.settle(parts, parts.members.uid_of(number), name.as_bytes(), since_ns)? {
             return Ok(Outcome::Later(Wait::Claim));
         }
         let owner = live_owner_word(&parts.context.directory, name.as_bytes())
             .and_then(|f| parts.members.get(f.owner_word.owner()));
         let uid = owner.map(|client| client.uid);
-        if uid != Some(parts.members.me(catalogue).uid) {
-            self.check_name_share(parts.context, parts.members, catalogue, 1)?;
+        if uid != Some(parts.members.me(number).uid) {
+            self.check_name_share(parts.context, parts.members, number, 1)?;
         }
         let (entry, owner_word) = self.take(parts, name.as_bytes(), binding)?;
         if uid.is_none() {
-            parts.members.count_new_name(parts.context, catalogue, name, life);
+            parts.members.count_new_name(parts.context, number, name, life);
         }
-        self.grant(parts.context, parts.members, catalogue);
+        self.grant(parts.context, parts.members, number);
         Ok(Outcome::Reply(Reply::Bound { entry, owner_word: owner_word.0 }))
     }
 
@@ -82,7 +82,7 @@ impl Bindings {
     }
 
     /// Handles an owner's request to forget names that the owner has deleted.
-    pub fn tidy(&mut self, parts: &mut Parts<'_>, catalogue: ClientNo, names: &[(String, u32)]) -> Answer {
+    pub fn tidy(&mut self, parts: &mut Parts<'_>, number: ClientNo, names: &[(String, u32)]) -> Answer {
         if names.len() > TIDY_MAX {
             return Err(Refusal::Bad(format!("a request tidies at most {TIDY_MAX} names, not {}", names.len())));
         }
@@ -92,9 +92,9 @@ impl Bindings {
         for (name, cell) in names {
             // After this response the client reuses the cell, so the client must not receive a
             // notice about it.
-            parts.members.me(catalogue).notices.remove(cell);
+            parts.members.me(number).notices.remove(cell);
             if let Some(found) = live_owner_word(&parts.context.directory, name.as_bytes())
-                && (found.owner_word.owner(), found.owner_word.cell()) == (catalogue, *cell)
+                && (found.owner_word.owner(), found.owner_word.cell()) == (number, *cell)
             {
                 self.remove(parts, found.entry, false);
             }
@@ -139,8 +139,8 @@ impl Bindings {
             self.unreserve(parts.context, to.as_bytes());
             return Err(Refusal::NotFound(format!("name {from:?}")));
         };
-        let (catalogue, cell) = (found.owner_word.owner(), found.owner_word.cell());
-        let binding = Binding { catalogue, cell, life: parts.context.directory.life(found.entry) };
+        let (number, cell) = (found.owner_word.owner(), found.owner_word.cell());
+        let binding = Binding { owner: number, cell, life: parts.context.directory.life(found.entry) };
         self.take(parts, to.as_bytes(), binding)?;
         let found = live_owner_word(&parts.context.directory, from.as_bytes()).expect("the daemon alone moves homes");
         self.remove(parts, found.entry, true);

@@ -78,22 +78,22 @@ impl Holders {
     }
 
     /// Records a client of the previous daemon.
-    pub fn was_there(&mut self, catalogue: ClientNo) {
-        self.untold.entry(catalogue).or_default();
+    pub fn was_there(&mut self, number: ClientNo) {
+        self.untold.entry(number).or_default();
     }
 
     /// Returns true if a client may have device memory mapped.
-    pub fn is_holder(&self, catalogue: ClientNo) -> bool {
+    pub fn is_holder(&self, number: ClientNo) -> bool {
         let any = !(self.before.is_empty() && self.recovered.is_empty());
-        any && self.untold.contains_key(&catalogue)
-            || !self.recovered.is_empty() && self.unknown.contains_key(&catalogue)
-            || self.held.values().any(|holders| holders.contains(&catalogue))
+        any && self.untold.contains_key(&number)
+            || !self.recovered.is_empty() && self.unknown.contains_key(&number)
+            || self.held.values().any(|holders| holders.contains(&number))
     }
 
     /// Handles a client's report of the lendings that it has mapped. Returns true for the last
     /// report. A client that is not in `untold` has sent its last report before.
-    fn told(&mut self, catalogue: ClientNo, lendings: &[LendingId], last: bool) -> Result<bool, Refusal> {
-        let Some(told) = self.untold.get_mut(&catalogue) else { return Ok(false) };
+    fn told(&mut self, number: ClientNo, lendings: &[LendingId], last: bool) -> Result<bool, Refusal> {
+        let Some(told) = self.untold.get_mut(&number) else { return Ok(false) };
         if told.len() + lendings.len() > TOLD_MAX {
             return Err(Refusal::Bad(format!("no client has more than {TOLD_MAX} segments of device memory mapped")));
         }
@@ -101,44 +101,44 @@ impl Holders {
         if !last {
             return Ok(false);
         }
-        let mut unknown = self.untold.remove(&catalogue).expect("found above");
+        let mut unknown = self.untold.remove(&number).expect("found above");
         unknown.retain(|lending| match self.held.get_mut(lending) {
             Some(holders) => {
-                holders.insert(catalogue);
+                holders.insert(number);
                 false
             }
             None => true,
         });
         if !unknown.is_empty() {
-            self.unknown.insert(catalogue, unknown);
+            self.unknown.insert(number, unknown);
         }
         Ok(true)
     }
 
     /// Removes a client from the holders of these lendings.
-    fn unmapped(&mut self, catalogue: ClientNo, lendings: &[LendingId]) {
+    fn unmapped(&mut self, number: ClientNo, lendings: &[LendingId]) {
         for lending in lendings {
             if let Some(holders) = self.held.get_mut(lending) {
-                holders.remove(&catalogue);
+                holders.remove(&number);
             }
-            if let Some(told) = self.untold.get_mut(&catalogue) {
+            if let Some(told) = self.untold.get_mut(&number) {
                 told.remove(lending);
             }
-            if let Some(unknown) = self.unknown.get_mut(&catalogue) {
+            if let Some(unknown) = self.unknown.get_mut(&number) {
                 unknown.remove(lending);
                 if unknown.is_empty() {
-                    self.unknown.remove(&catalogue);
+                    self.unknown.remove(&number);
                 }
             }
         }
     }
 
     /// Removes a client from the holders of all lendings.
-    pub fn departed(&mut self, catalogue: ClientNo) {
-        self.untold.remove(&catalogue);
-        self.unknown.remove(&catalogue);
+    pub fn departed(&mut self, number: ClientNo) {
+        self.untold.remove(&number);
+        self.unknown.remove(&number);
         for holders in self.held.values_mut() {
-            holders.remove(&catalogue);
+            holders.remove(&number);
         }
     }
 
@@ -187,27 +187,21 @@ impl Holders {
 
 impl Devices {
     /// Handles a client's report of the lendings that it has mapped.
-    pub fn mapped(&mut self, parts: &mut Parts<'_>, catalogue: ClientNo, lendings: &[LendingId], last: bool) -> Answer {
+    pub fn mapped(&mut self, parts: &mut Parts<'_>, number: ClientNo, lendings: &[LendingId], last: bool) -> Answer {
         check(lendings)?;
         if lendings.iter().any(|it| !parts.env.devices.may_have_lent(it.since_ns, parts.env.clock.now_ns())) {
             return Err(Refusal::Bad("a segment of device memory that was never lent".into()));
         }
-        if self.holders.told(catalogue, lendings, last)? {
+        if self.holders.told(number, lendings, last)? {
             self.settle_devices(parts.env, parts.context);
         }
         Ok(Outcome::Reply(Reply::Done))
     }
 
     /// Handles a client's report of the lendings that it has unmapped.
-    pub fn unmapped(
-        &mut self,
-        env: &mut Env,
-        context: &Context,
-        catalogue: ClientNo,
-        lendings: &[LendingId],
-    ) -> Answer {
+    pub fn unmapped(&mut self, env: &mut Env, context: &Context, number: ClientNo, lendings: &[LendingId]) -> Answer {
         check(lendings)?;
-        self.holders.unmapped(catalogue, lendings);
+        self.holders.unmapped(number, lendings);
         let settled = self.holders.settled_among(lendings);
         Self::take_back(env, context, settled);
         Ok(Outcome::Reply(Reply::Done))
@@ -215,10 +209,10 @@ impl Devices {
 
     /// Ends the lending of a device segment whose slot numbers are already invalid. Returns the
     /// records of the segment's slots, which the caller must orphan.
-    pub fn give_up(&mut self, parts: &mut Parts<'_>, catalogue: ClientNo, base: u32, segment: Segment) -> Part {
+    pub fn give_up(&mut self, parts: &mut Parts<'_>, number: ClientNo, base: u32, segment: Segment) -> Part {
         let on = segment.device.expect("it is on a device");
-        let (Segment { mem, bytes, charge, slots, .. }, uid) = (segment, parts.members[catalogue].uid);
-        let lending = LendingId { owner: catalogue, base, since_ns: on.since_ns };
+        let (Segment { mem, bytes, charge, slots, .. }, uid) = (segment, parts.members[number].uid);
+        let lending = LendingId { owner: number, base, since_ns: on.since_ns };
         parts.env.devices[on.number].segments -= 1;
         self.holders.give_up(lending, GivenUp { mem, device: on.number, bytes, uid, charge });
         parts.context.directory.note_returned();

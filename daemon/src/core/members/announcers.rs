@@ -33,13 +33,13 @@ impl Members {
     ///
     /// The daemon calls this function before the reply. So the daemon lists the client before the
     /// client announces, and a look-up that depends on the client's announcement has a later fence.
-    pub fn count_new_name(&mut self, context: &Context, catalogue: ClientNo, name: &str, life: LifeWord) {
+    pub fn count_new_name(&mut self, context: &Context, number: ClientNo, name: &str, life: LifeWord) {
         // No client can announce a long name or a name with a lifetime.
         if name.len() > CELL_NAME_WORDS * 8 || life != LifeWord::FOREVER {
             return;
         }
         let announcers = self.announcers.len();
-        let client = self.me(catalogue);
+        let client = self.me(number);
         let has_asked = client.announcements.count_requested() >= announcers;
         let uid = client.uid;
         if !client.publishes() || client.announcements.is_announcer() || !has_asked || announcers >= ANNOUNCERS_MAX {
@@ -47,50 +47,50 @@ impl Members {
         }
         let uids = self.announcers.iter().map(|&number| Some(self[number].uid));
         if !context.ledger.is_above_share(uid, ANNOUNCERS_MAX as u64, uids) {
-            self.open_announcer(context, catalogue);
+            self.open_announcer(context, number);
         }
     }
 
     /// Makes a client an announcer. Sets the bit in the list first, then opens the client's own
     /// word.
-    fn open_announcer(&mut self, context: &Context, catalogue: ClientNo) {
-        let announcements = &mut self.me(catalogue).announcements;
+    fn open_announcer(&mut self, context: &Context, number: ClientNo) {
+        let announcements = &mut self.me(number).announcements;
         announcements.permit();
         let index = announcements.absorbed();
-        self.announcers.insert(catalogue);
-        Bitmap(&context.directory.head().announcers).set(catalogue);
+        self.announcers.insert(number);
+        Bitmap(&context.directory.head().announcers).set(number);
         tensorlend_layout::crash_point!("daemon: announcer listed");
-        context.directory.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Open, index).0);
+        context.directory.entry(number).absorbed.set(Absorbed::new(MemberState::Open, index).0);
         tensorlend_layout::crash_point!("daemon: announcer opened");
     }
 
     /// Ends a client's announcements. The directory contains all of them, and the client makes no
     /// more.
-    pub fn close_announcer(&mut self, context: &Context, catalogue: ClientNo) {
-        let index = self.me(catalogue).announcements.absorbed();
-        context.directory.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Closed, index).0);
+    pub fn close_announcer(&mut self, context: &Context, number: ClientNo) {
+        let index = self.me(number).announcements.absorbed();
+        context.directory.entry(number).absorbed.set(Absorbed::new(MemberState::Closed, index).0);
         tensorlend_layout::crash_point!("daemon: closed");
         // The daemon clears the bit after it has stored the owner words of the client's
         // announcements. So a look-up that does not see the bit finds these names in the directory.
-        self.unlist_announcer(context, catalogue);
+        self.unlist_announcer(context, number);
     }
 
     /// Removes a client from the list of announcers.
-    pub fn unlist_announcer(&mut self, context: &Context, catalogue: ClientNo) {
-        if self.announcers.remove(&catalogue) {
-            Bitmap(&context.directory.head().announcers).clear(catalogue);
+    pub fn unlist_announcer(&mut self, context: &Context, number: ClientNo) {
+        if self.announcers.remove(&number) {
+            Bitmap(&context.directory.head().announcers).clear(number);
         }
     }
 
     /// Restores the bit of a member of the previous daemon according to the member's word
     /// `absorbed`. A daemon that was killed may have stored the bit and not the word.
-    pub fn restore_announcer(&mut self, context: &Context, catalogue: ClientNo) {
+    pub fn restore_announcer(&mut self, context: &Context, number: ClientNo) {
         let bitmap = Bitmap(&context.directory.head().announcers);
-        if self.get(catalogue).is_some_and(|client| client.announcements.is_announcer()) {
-            bitmap.set(catalogue);
-            self.announcers.insert(catalogue);
+        if self.get(number).is_some_and(|client| client.announcements.is_announcer()) {
+            bitmap.set(number);
+            self.announcers.insert(number);
         } else {
-            bitmap.clear(catalogue);
+            bitmap.clear(number);
         }
     }
 }

@@ -10,37 +10,37 @@ pub struct Owned {
 }
 
 impl Owned {
-    pub(super) fn insert(&mut self, catalogue: ClientNo, entry: u32) {
-        self.entries.entry(catalogue).or_default().insert(entry);
+    pub(super) fn insert(&mut self, number: ClientNo, entry: u32) {
+        self.entries.entry(number).or_default().insert(entry);
     }
 
-    pub(super) fn remove(&mut self, catalogue: ClientNo, entry: u32) {
-        if let Some(set) = self.entries.get_mut(&catalogue) {
+    pub(super) fn remove(&mut self, number: ClientNo, entry: u32) {
+        if let Some(set) = self.entries.get_mut(&number) {
             set.remove(&entry);
             if set.is_empty() {
-                self.entries.remove(&catalogue);
+                self.entries.remove(&number);
             }
         }
     }
 
     /// Returns the entries whose owner words lead to cells of `catalogue`.
-    pub fn of(&self, catalogue: ClientNo) -> Vec<u32> {
-        self.entries.get(&catalogue).map(|set| set.iter().copied().collect()).unwrap_or_default()
+    pub fn of(&self, number: ClientNo) -> Vec<u32> {
+        self.entries.get(&number).map(|set| set.iter().copied().collect()).unwrap_or_default()
     }
 
     /// Returns at most `most` of the entries whose owner words lead to cells of `catalogue`, from entry `from` on.
-    pub fn of_from(&self, catalogue: ClientNo, from: u32, most: usize) -> Vec<u32> {
-        self.entries.get(&catalogue).into_iter().flat_map(|set| set.range(from..)).take(most).copied().collect()
+    pub fn of_from(&self, number: ClientNo, from: u32, most: usize) -> Vec<u32> {
+        self.entries.get(&number).into_iter().flat_map(|set| set.range(from..)).take(most).copied().collect()
     }
 
     /// Returns at most `most` entries whose owner words lead to cells, with the catalogues of the
     /// cells. The result begins at this catalogue and entry.
-    pub fn all_from(&self, catalogue: ClientNo, entry: u32, most: usize) -> Vec<(ClientNo, u32)> {
+    pub fn all_from(&self, number: ClientNo, entry: u32, most: usize) -> Vec<(ClientNo, u32)> {
         let of = |(&owner, set): (&ClientNo, &'_ BTreeSet<u32>)| {
-            let from = if owner == catalogue { entry } else { 0 };
+            let from = if owner == number { entry } else { 0 };
             set.range(from..).take(most).map(|&entry| (owner, entry)).collect::<Vec<_>>()
         };
-        self.entries.range(catalogue..).flat_map(of).take(most).collect()
+        self.entries.range(number..).flat_map(of).take(most).collect()
     }
 
     /// Returns all entries, each with the catalogue of its cell.
@@ -49,8 +49,8 @@ impl Owned {
     }
 
     /// Returns the number of owner words that lead to cells of `catalogue`.
-    pub fn count(&self, catalogue: ClientNo) -> usize {
-        self.entries.get(&catalogue).map_or(0, BTreeSet::len)
+    pub fn count(&self, number: ClientNo) -> usize {
+        self.entries.get(&number).map_or(0, BTreeSet::len)
     }
 
     /// Returns the number of entries.

@@ -53,7 +53,7 @@ impl World {
 
     /// Makes an entry lead to a cell of client 3.
     fn live(&mut self, entry: u32, cell: u32) -> OwnerWord {
-        let after = super::owner_word_of(&self.d, entry).then_live(ClientNo::new(3), cell);
+        let after = super::owner_word_of(&self.d, entry).then_live(tensorlend_layout::number::ClientNo::new(3), cell);
         self.names.set(&self.d, entry, after);
         after
     }

@@ -122,8 +122,8 @@ impl Descriptors {
             Label::Ring { place, id, .. } => {
                 self.rings.insert(RingId { place, id }, preserved);
             }
-            Label::Wake { id, catalogue, cursor, .. } => {
-                self.wakes.insert((id, catalogue, cursor), preserved.mem);
+            Label::Wake { id, client, cursor, .. } => {
+                self.wakes.insert((id, client, cursor), preserved.mem);
             }
             Label::DeviceSegment { owner, base, .. } => {
                 self.device_segments.insert(SegmentId { owner, base }, preserved);

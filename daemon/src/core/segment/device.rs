@@ -22,7 +22,7 @@ impl Segments {
         &mut self,
         parts: &mut Parts<'_>,
         devices: &Devices,
-        Requester { conn, catalogue }: Requester,
+        Requester { conn, number: owner }: Requester,
         SizeOnDevice { device: uuid, size: SegmentSize { bytes, log2 } }: SizeOnDevice,
     ) -> Answer {
         let number = parts.env.devices.number_of(uuid, &parts.env.settings.no_device)?;
@@ -32,10 +32,10 @@ impl Segments {
             );
             return Err(Refusal::NotFound(why));
         }
-        parts.members.check_watched(catalogue)?;
+        parts.members.check_watched(owner)?;
         let bytes = parts.env.devices[number].length(bytes)?;
-        let base = self.range_for_segment(parts.context, parts.members, catalogue, log2)?;
-        let uid = parts.members[catalogue].uid;
+        let base = self.range_for_segment(parts.context, parts.members, owner, log2)?;
+        let uid = parts.members[owner].uid;
         if bytes > parts.env.devices[number].pool.bytes_max() {
             return Err(parts.env.devices[number].full());
         }
@@ -53,7 +53,7 @@ impl Segments {
             parts.env.accounts.refund(slots_charge);
             return Err(parts.env.devices[number].full());
         };
-        let order = Order::slots(slots_bytes, SlotRange { owner: catalogue, base, log2 }, conn);
+        let order = Order::slots(slots_bytes, SlotRange { owner: owner, base, log2 }, conn);
         let slots = parts.env.orders.sheet(&mut parts.env.effects, order, slots_charge);
         let segment = Making {
             mem,
@@ -74,7 +74,7 @@ impl Segments {
     pub fn device_segment_made(
         parts: &mut Parts<'_>,
         devices: &mut Devices,
-        SlotRange { owner: catalogue, base, log2 }: SlotRange,
+        SlotRange { owner, base, log2 }: SlotRange,
         [segment, slots]: [Making; 2],
         entry: u32,
     ) -> Outcome {
@@ -89,24 +89,18 @@ impl Segments {
         line.since_ns.put(since_ns);
         line.place.put(place.word());
         tensorlend_layout::crash_point!("device: range about to be lent");
-        line.range.set(RangeWord::new(log2, catalogue, base).0);
+        line.range.set(RangeWord::new(log2, owner, base).0);
         tensorlend_layout::crash_point!("device: range lent");
         parts.env.devices[number].segments += 1;
         if allocator != Allocator::Async {
             let (namespace, place) = (parts.context.ledger.id(), place.device as u8);
-            parts
-                .env
-                .effects
-                .keep(segment.mem, Label::DeviceSegment { namespace, owner: catalogue, base, place, bytes });
+            parts.env.effects.keep(segment.mem, Label::DeviceSegment { namespace, owner: owner, base, place, bytes });
         }
-        parts
-            .env
-            .effects
-            .keep(slots.mem, Label::Slots { namespace: parts.context.ledger.id(), owner: catalogue, base });
+        parts.env.effects.keep(slots.mem, Label::Slots { namespace: parts.context.ledger.id(), owner: owner, base });
         let lend = vec![(segment.mem, Lending::Device), (slots.mem, Lending::Write)];
         let on_device = OnDevice { number, since_ns, export };
-        let lending = LendingId { owner: catalogue, base, since_ns };
-        devices.lent(lending, Some(catalogue));
+        let lending = LendingId { owner: owner, base, since_ns };
+        devices.lent(lending, Some(owner));
         let segment = Segment {
             mem: segment.mem,
             bytes,
@@ -120,24 +114,24 @@ impl Segments {
             wanted_ns: None,
             device: Some(on_device),
         };
-        let client = parts.members.me(catalogue);
+        let client = parts.members.me(owner);
         client.segments.insert(base, segment);
         client.lent_ns = parts.env.clock.now_ns();
-        let reply = Self::describe_on_device(parts, catalogue, base).expect("it is there");
+        let reply = Self::describe_on_device(parts, owner, base).expect("it is there");
         Outcome::Lend(Reply::DeviceSegment(reply), lend, Lent::Segment(base))
     }
 
     /// Returns the response that describes a device segment to its owner or a reader. Returns
     /// `None` for host memory.
-    pub fn describe_on_device(parts: &Parts<'_>, catalogue: ClientNo, base: u32) -> Option<DeviceSegment> {
-        let segment = parts.members.get(catalogue)?.segments.get(&base)?;
+    pub fn describe_on_device(parts: &Parts<'_>, owner: ClientNo, base: u32) -> Option<DeviceSegment> {
+        let segment = parts.members.get(owner)?.segments.get(&base)?;
         let OnDevice { number, since_ns, export } = segment.device?;
         Some(DeviceSegment {
             uuid: parts.env.devices[number].settings.uuid,
             bytes: segment.bytes,
             slots_log2: segment.slots_log2,
-            geometry: parts.context.directory.entry(catalogue).geometry.peek(),
-            lending: LendingId { owner: catalogue, base, since_ns },
+            geometry: parts.context.directory.entry(owner).geometry.peek(),
+            lending: LendingId { owner: owner, base, since_ns },
             export,
         })
     }

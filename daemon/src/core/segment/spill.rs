@@ -96,7 +96,7 @@ impl Segments {
         // quiescent.
         let spills = context.ledger.limits().payer == Payer::Daemon;
         let clients = members.iter().filter(move |(_, client)| spills && (client.is_frozen() || client.is_live()));
-        clients.flat_map(move |(catalogue, client)| {
+        clients.flat_map(move |(number, client)| {
             let gone = client.is_frozen();
             let is_whole =
                 |s: &Segment| s.device.is_none() && s.slots.acked && matches!(s.residence, Residence::Memory);
@@ -104,7 +104,7 @@ impl Segments {
             whole.map(move |(&base, segment)| Candidate {
                 tried_ns: segment.tried_ns,
                 since_ns: context.directory.segments[segment.entry as usize].since_ns.peek(),
-                whose: Whose { namespace: context.ledger.id(), catalogue, base },
+                whose: Whose { namespace: context.ledger.id(), number, base },
                 uid: client.uid,
                 bytes: segment.bytes,
                 let_go_ns: segment.released_ns.filter(|_| !gone),
@@ -115,7 +115,7 @@ impl Segments {
 
     /// Orders the write of a segment to a file.
     pub fn spill(env: &mut Env, members: &mut Members, whose: Whose) {
-        let client = members.me(whose.catalogue);
+        let client = members.me(whose.number);
         let uid = client.uid;
         let segment = client.segments.get_mut(whose.base).expect("it is a candidate");
         segment.residence = Residence::Leaving { lent: false };
@@ -129,7 +129,7 @@ impl Segments {
     /// Completes the write of a segment, if no process held the segment during it. Returns true if
     /// the segment's memory is free now.
     pub fn spilled(parts: &mut Parts<'_>, SpillWrite { whose, mem }: SpillWrite, file: MemId, written: bool) -> bool {
-        let Some(client) = parts.members.get_mut(whose.catalogue) else { return false };
+        let Some(client) = parts.members.get_mut(whose.number) else { return false };
         let (uid, ended) = (client.uid, matches!(client.state, ClientState::Ended { .. }));
         // If the segment was freed or lent to a reader during the write, the memory stays, and the daemon deletes the file.
         let Some(segment) = client.segments.get_mut(whose.base).filter(|segment| segment.mem == mem) else {
@@ -149,18 +149,18 @@ impl Segments {
         parts
             .env
             .effects
-            .keep(file, Label::Spilled { namespace: whose.namespace, owner: whose.catalogue, base: whose.base });
+            .keep(file, Label::Spilled { namespace: whose.namespace, owner: whose.number, base: whose.base });
         let kept = parts.env.accounts.charge_recovered(Some(uid), whose.namespace, Kind::Segment, 0);
         parts.env.accounts.refund(std::mem::replace(&mut segment.charge, kept));
         parts.env.release_segment(mem, bytes);
         parts.env.spills.add(uid, bytes);
-        parts.context.directory.count_bytes(whose.catalogue, bytes, false);
+        parts.context.directory.count_bytes(whose.number, bytes, false);
         true
     }
 
     /// Handles a request for a segment that may be in a file. Returns `None` for a segment in memory, which the caller lends.
-    pub fn recall(parts: &mut Parts<'_>, catalogue: ClientNo, base: u32) -> Option<Answer> {
-        let (id, client) = (parts.context.ledger.id(), parts.members.me(catalogue));
+    pub fn recall(parts: &mut Parts<'_>, number: ClientNo, base: u32) -> Option<Answer> {
+        let (id, client) = (parts.context.ledger.id(), parts.members.me(number));
         let uid = client.uid;
         let segment = client.segments.get_mut(base).expect("the caller found it");
         let bytes = segment.bytes;
@@ -199,7 +199,7 @@ impl Segments {
         for mem in released {
             parts.env.release(mem);
         }
-        let mem = parts.env.orders.order(Purpose::Spilled(Whose { namespace: id, catalogue, base }));
+        let mem = parts.env.orders.order(Purpose::Spilled(Whose { namespace: id, number, base }));
         parts.env.effects.push(Effect::Recall { mem, file: segment.mem, bytes, uid });
         let making =
             Making { mem, charge, segment_bytes: Some(bytes), device: None, export: None, made: false, view: None };
@@ -210,14 +210,14 @@ impl Segments {
     /// Completes the recall of a segment, after its memory has been made or its file could not be
     /// read.
     pub fn recalled(parts: &mut Parts<'_>, whose: Whose, made: Result<(), Unmade>) {
-        let client = parts.members.me(whose.catalogue);
+        let client = parts.members.me(whose.number);
         let uid = client.uid;
         let segment = client.segments.get_mut(whose.base).expect("it is disowned when it is freed");
         let Residence::Returning { making } = std::mem::take(&mut segment.residence) else {
             unreachable!("its memory was on order");
         };
         if let Err(reason) = made {
-            tracing::error!(client = whose.catalogue.get(), "a spilled segment could not be read: {reason}");
+            tracing::error!(client = whose.number.get(), "a spilled segment could not be read: {reason}");
             parts.env.spills.failures += 1;
             segment.residence = Residence::File { failed: Some(reason) };
             parts.env.count_no_more(making);
@@ -231,8 +231,8 @@ impl Segments {
         parts
             .env
             .effects
-            .keep(making.mem, Label::Segment { namespace: whose.namespace, owner: whose.catalogue, base: whose.base });
+            .keep(making.mem, Label::Segment { namespace: whose.namespace, owner: whose.number, base: whose.base });
         parts.env.effects.push(Effect::DropFile { file });
-        parts.context.directory.count_bytes(whose.catalogue, bytes, true);
+        parts.context.directory.count_bytes(whose.number, bytes, true);
     }
 }

@@ -77,7 +77,7 @@ impl Core {
         client.role = role;
         client.versions = versions;
         self.conns.get_mut(&conn).expect("the requester is connected").joined =
-            Some(Joined { namespace: id, catalogue: back.client, role });
+            Some(Joined { namespace: id, number: back.client, role });
         if let Some(segments) = &back.segments {
             let lent: Vec<u32> = self.namespaces[&id].members[back.client].segments.keys().copied().collect();
             let namespace = self.namespaces.get_mut(&id).expect("found above");
@@ -111,7 +111,7 @@ impl Core {
         let command = peer.command.clone();
         // The daemon may have ended the client in the meantime, and closed its namespace.
         let Some(namespace) = self.namespaces.get_mut(&joined.namespace) else { return false };
-        let Some(client) = namespace.members.get_mut(joined.catalogue).filter(|client| client.is_disconnected()) else {
+        let Some(client) = namespace.members.get_mut(joined.number).filter(|client| client.is_disconnected()) else {
             return false;
         };
         client.state = ClientState::Live(conn);
@@ -122,14 +122,14 @@ impl Core {
         self.env.accounts.end_session(uid);
         // The client has mapped all its memory, even if the previous daemon did not receive every
         // acknowledgement.
-        namespace.acknowledged_all(&mut self.env, conn, joined.catalogue);
+        namespace.acknowledged_all(&mut self.env, conn, joined.number);
         // The client may have closed streams while no daemon ran.
         namespace.streams.update_idle_times(&self.env, &namespace.members);
-        let (name, who) = (namespace.context.ledger.name(), namespace.members[joined.catalogue].who(joined.catalogue));
-        let older = namespace.members[joined.catalogue].versions.note();
+        let (name, who) = (namespace.context.ledger.name(), namespace.members[joined.number].who(joined.number));
+        let older = namespace.members[joined.number].versions.note();
         tracing::info!(
             namespace = name,
-            client = joined.catalogue.get(),
+            client = joined.number.get(),
             pid,
             uid,
             "{who} came back to namespace {name}{older}"

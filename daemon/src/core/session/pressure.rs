@@ -27,7 +27,7 @@ impl Core {
     pub(super) fn segment(&mut self, asker: Asker, size: SegmentSize) -> Answer {
         let Asker { conn, joined, since_ns } = asker;
         let uid = self.conns[&conn].peer.uid;
-        let requester = Requester { conn, catalogue: joined.catalogue };
+        let requester = Requester { conn, number: joined.number };
         let lend = |core: &mut Self| {
             let namespace = core.namespaces.get_mut(&joined.namespace).expect("it has a client");
             let Namespace { context, members, segments, .. } = namespace;
@@ -59,15 +59,15 @@ impl Core {
 
     /// Handles a request for the segment of a client's slot. If the segment is in a file and a
     /// limit refuses memory for it, the daemon spills other segments.
-    pub(super) fn segment_of(&mut self, asker: Asker, catalogue: ClientNo, slot: u32) -> Answer {
+    pub(super) fn segment_of(&mut self, asker: Asker, number: ClientNo, slot: u32) -> Answer {
         let namespace = self.namespaces.get_mut(&asker.joined.namespace).expect("it has a client");
         // The memory counts for the segment's owner.
-        let owner = namespace.members.get(catalogue).map(|owner| owner.uid);
+        let owner = namespace.members.get(number).map(|owner| owner.uid);
         let answer = Segments::segment_of(
             &mut Parts { env: &mut self.env, context: &mut namespace.context, members: &mut namespace.members },
             &mut namespace.devices,
-            asker.joined.catalogue,
-            catalogue,
+            asker.joined.number,
+            number,
             slot,
         );
         self.or_spill(answer, asker, owner)
@@ -104,7 +104,7 @@ impl Core {
     /// Handles a request for device memory. If a limit refuses the request, the daemon first reclaims memory that may be free.
     pub(super) fn device_segment(&mut self, asker: Asker, size: SizeOnDevice) -> Answer {
         let Asker { conn, joined, since_ns } = asker;
-        let requester = Requester { conn, catalogue: joined.catalogue };
+        let requester = Requester { conn, number: joined.number };
         let lend = |core: &mut Self| {
             let namespace = core.namespaces.get_mut(&joined.namespace).expect("it has a client");
             let Namespace { context, members, segments, devices, .. } = namespace;

@@ -35,7 +35,7 @@ impl Core {
         }
         let state = self.conns.remove(&conn).expect("checked above");
         let its = |joined: &Joined| {
-            let client = self.namespaces.get(&joined.namespace)?.members.get(joined.catalogue)?;
+            let client = self.namespaces.get(&joined.namespace)?.members.get(joined.number)?;
             (client.conn() == Some(conn)).then_some(*joined)
         };
         if let Some(refusal) = &word {
@@ -65,7 +65,7 @@ impl Core {
                 let namespace = self.namespaces.get_mut(&joined.namespace).expect("seen above");
                 // The session counts until its memory is quiescent. Otherwise a uid could have
                 // unlimited memory mapped.
-                namespace.end_client(&mut self.env, joined.catalogue);
+                namespace.end_client(&mut self.env, joined.number);
             }
             // The connection has no client, or its client is still reconnecting. Such a client may
             // try again later, and the daemon probes for it.
@@ -83,7 +83,7 @@ impl Core {
     /// Counts and logs the refusal of a joined client's request, unless it counts later or never: see [`Counts`].
     pub(super) fn refuse(&mut self, conn: ConnId, refusal: &Refusal) {
         let state = &self.conns[&conn];
-        let client = state.joined.and_then(|it| self.namespaces.get(&it.namespace)?.members.get(it.catalogue));
+        let client = state.joined.and_then(|it| self.namespaces.get(&it.namespace)?.members.get(it.number));
         let reports = client.is_some_and(|client| client.versions.protocol >= PROTOCOL_OWN_VIEW);
         let is_later = state.counts == Counts::GivenUp && reports && refusal.reason() == Reason::Limit;
         if !is_later && state.counts != Counts::Never {
@@ -131,7 +131,7 @@ impl Core {
     pub(super) fn who_is(&self, state: &Conn) -> String {
         let joined = state.joined.and_then(|joined| {
             let namespace = self.namespaces.get(&joined.namespace)?;
-            let who = namespace.members.get(joined.catalogue)?.who(joined.catalogue);
+            let who = namespace.members.get(joined.number)?.who(joined.number);
             Some(format!("{who} of namespace {}", namespace.context.ledger.name()))
         });
         let Peer { pid, uid, command, .. } = &state.peer;
@@ -141,7 +141,7 @@ impl Core {
     /// Returns a connection's namespace and client number, for the log.
     pub(super) fn place(&self, joined: Option<Joined>) -> (Option<&str>, Option<u16>) {
         let namespace = joined.and_then(|joined| self.namespaces.get(&joined.namespace));
-        (namespace.map(|namespace| namespace.context.ledger.name()), joined.map(|joined| joined.catalogue.get()))
+        (namespace.map(|namespace| namespace.context.ledger.name()), joined.map(|joined| joined.number.get()))
     }
 
     /// Handles the end of the process of an ended connection.
@@ -293,8 +293,8 @@ impl Core {
                 members: &mut namespace.members,
             });
             let catalogues: Vec<ClientNo> = namespace.members.numbers();
-            for catalogue in catalogues {
-                namespace.drop_client(&mut self.env, catalogue);
+            for number in catalogues {
+                namespace.drop_client(&mut self.env, number);
             }
             namespace.devices.settle_all(&mut self.env, &namespace.context);
             self.close_namespace(id);

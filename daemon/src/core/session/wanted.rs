@@ -15,11 +15,8 @@ impl Core {
     pub(super) fn want_out(&mut self, asker: Option<Joined>, counts: impl Fn(NamespaceId, &Client) -> bool) -> bool {
         let Self { env, namespaces, conns, .. } = self;
         let waits = conns.values().filter(|conn| !matches!(conn.phase, Phase::Idle | Phase::Lent(_)));
-        let busy: BTreeSet<(NamespaceId, ClientNo)> = waits
-            .filter_map(|conn| conn.joined)
-            .chain(asker)
-            .map(|joined| (joined.namespace, joined.catalogue))
-            .collect();
+        let busy: BTreeSet<(NamespaceId, ClientNo)> =
+            waits.filter_map(|conn| conn.joined).chain(asker).map(|joined| (joined.namespace, joined.number)).collect();
         let mut awaits = false;
         for namespace in namespaces.values_mut() {
             let id = namespace.context.ledger.id();

@@ -109,11 +109,11 @@ impl Core {
             unreachable!("seen above");
         };
         if let What::Join { namespace, joining } = &what {
-            state.joined = Some(Joined { namespace: *namespace, catalogue: joining.number, role: joining.role });
+            state.joined = Some(Joined { namespace: *namespace, number: joining.number, role: joining.role });
         }
         let joined = state.joined.expect("a connection that waits for memory has joined, or joins here");
         let namespace = self.namespaces.get_mut(&joined.namespace).expect("it has a client");
-        let (env, me) = (&mut self.env, joined.catalogue);
+        let (env, me) = (&mut self.env, joined.number);
         let answer = match what {
             What::Join { joining, .. } => Ok(namespace.joined(env, conn, &state.peer, joining, making)),
             What::Segment { base, log2 } => namespace.segments.segment_made(
@@ -154,19 +154,19 @@ impl Core {
 
     pub(super) fn probed(&mut self, mem: MemId, quiescent: bool) {
         match self.env.probes.answered(mem) {
-            Some(Probing::Ended(id, catalogue)) => {
+            Some(Probing::Ended(id, number)) => {
                 if let Some(namespace) = self.namespaces.get_mut(&id) {
-                    namespace.members.probed(&mut self.env, &namespace.context, catalogue, mem, quiescent);
+                    namespace.members.probed(&mut self.env, &namespace.context, number, mem, quiescent);
                 }
             }
-            Some(Probing::Disconnected(id, catalogue)) => {
+            Some(Probing::Disconnected(id, number)) => {
                 if let Some(namespace) = self.namespaces.get_mut(&id) {
-                    namespace.disconnected_probed(&mut self.env, catalogue, mem, quiescent);
+                    namespace.disconnected_probed(&mut self.env, number, mem, quiescent);
                 }
             }
-            Some(Probing::Draining(id, catalogue)) => {
+            Some(Probing::Draining(id, number)) => {
                 if let Some(namespace) = self.namespaces.get_mut(&id) {
-                    namespace.members.leases_probed(&mut self.env, &namespace.context, catalogue, mem, quiescent);
+                    namespace.members.leases_probed(&mut self.env, &namespace.context, number, mem, quiescent);
                 }
             }
             Some(Probing::Orphaned) => self.env.orphan_probed(mem, quiescent),

@@ -113,7 +113,7 @@ impl Streams {
             };
             let wake = wakes.remove(&(line.id.peek(), whose.0, whose.1));
             let wake = wake.map(|mem| (mem, env.accounts.charge_recovered(Some(client.uid), namespace, Kind::Wake, 0)));
-            subscribers.push(Some(Subscriber { catalogue: whose.0, cursor: whose.1, wake }));
+            subscribers.push(Some(Subscriber { number: whose.0, cursor: whose.1, wake }));
         }
         while subscribers.last().is_some_and(Option::is_none) {
             subscribers.pop();

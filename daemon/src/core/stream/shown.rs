@@ -39,7 +39,7 @@ impl Stream {
 
 impl Subscriber {
     fn show(&self, members: &Members, stream: u64, sent: u64) -> SubscriberShown {
-        let Self { catalogue: client, cursor, .. } = *self;
+        let Self { number: client, cursor, .. } = *self;
         let table = members.get(client).and_then(Client::lease_table);
         let at = offset_of!(LeaseTable, cursors) + usize::from(cursor) * size_of::<Cursor>();
         let word = |offset| table.filter(|_| usize::from(cursor) < CURSORS)?.word(at + offset);

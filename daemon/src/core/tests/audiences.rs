@@ -27,17 +27,17 @@ fn join_as(w: &mut World, number: ClientNo) -> Client {
 fn who_is_shown_something_is_listed_before_the_reply() {
     let mut w = World::new(settings());
     let (owner, by_segment, by_slots, by_stream, idle) = (w.join(1), w.join(1), w.join(1), w.join(1), w.join(1));
-    let (catalogue, slot) = (owner.number(), w.segment(&owner).base);
+    let (number, slot) = (owner.number(), w.segment(&owner).base);
     w.ask(&owner, &Request::StreamOpen { name: "s".into(), capacity: 4, policy: Policy::Error });
     assert_eq!(audience(&owner), NOBODY);
     // Neither request lets the client lease a slot.
-    w.ask(&idle, &Request::CellsOf { client: catalogue, part: 0 });
-    w.ask(&idle, &Request::LeasesOf { client: catalogue });
-    w.ask(&owner, &Request::SegmentOf { owner: catalogue, slot });
+    w.ask(&idle, &Request::CellsOf { client: number, part: 0 });
+    w.ask(&idle, &Request::LeasesOf { client: number });
+    w.ask(&owner, &Request::SegmentOf { owner: number, slot });
     assert_eq!(audience(&owner), NOBODY);
     let requests = [
-        (&by_segment, Request::SegmentOf { owner: catalogue, slot }),
-        (&by_slots, Request::SlotsOf { owner: catalogue, slot }),
+        (&by_segment, Request::SegmentOf { owner: number, slot }),
+        (&by_slots, Request::SlotsOf { owner: number, slot }),
         (&by_stream, Request::Subscribe { name: "s".into(), cursor: CursorNo::new(0), wake: false }),
     ];
     for (asker, request) in &requests {
@@ -57,8 +57,8 @@ fn who_is_shown_something_is_listed_before_the_reply() {
 fn who_has_the_number_next_has_seen_nothing() {
     let mut w = World::new(settings());
     let (owner, reader) = (w.join(1), w.join(1));
-    let (catalogue, slot) = (owner.number(), w.segment(&owner).base);
-    let request = Request::SegmentOf { owner: catalogue, slot };
+    let (number, slot) = (owner.number(), w.segment(&owner).base);
+    let request = Request::SegmentOf { owner: number, slot };
     assert!(matches!(w.ask(&reader, &request), Reply::Segment { .. }));
     w.hang_up(&reader);
     let next = join_as(&mut w, reader.number());
@@ -66,7 +66,7 @@ fn who_has_the_number_next_has_seen_nothing() {
     assert!(matches!(w.ask(&next, &request), Reply::Segment { .. }));
     assert_eq!(audience(&owner), [next.number()]);
     w.hang_up(&owner);
-    assert_eq!(audience(&join_as(&mut w, catalogue)), NOBODY);
+    assert_eq!(audience(&join_as(&mut w, number)), NOBODY);
 }
 
 /// The next daemon knows an audience while its owner exists.
@@ -75,8 +75,8 @@ fn an_audience_outlives_the_daemon() {
     let system = || Settings { mode: Mode::System, ..settings() };
     let mut w = World::new(system());
     let (owner, reader) = (w.join(1), w.join(1));
-    let (catalogue, slot) = (owner.number(), w.segment(&owner).base);
-    w.ask(&reader, &Request::SegmentOf { owner: catalogue, slot });
+    let (number, slot) = (owner.number(), w.segment(&owner).base);
+    w.ask(&reader, &Request::SegmentOf { owner: number, slot });
     w.replace_daemon(system());
     assert_eq!(audience(&owner), [reader.number()]);
 }

@@ -19,16 +19,12 @@ fn name() -> impl Strategy<Value = String> {
 
 /// A past lending; its time is filled in when the message is sent.
 fn lending() -> impl Strategy<Value = LendingId> {
-    (0..9u16, 0..4u32).prop_map(|(catalogue, n)| LendingId {
-        owner: ClientNo::new(catalogue),
-        base: n << 4,
-        since_ns: 0,
-    })
+    (0..9u16, 0..4u32).prop_map(|(number, n)| LendingId { owner: ClientNo::new(number), base: n << 4, since_ns: 0 })
 }
 
 fn request() -> impl Strategy<Value = Request> {
     let cell = 0..6u32;
-    let catalogue = 0..9u16;
+    let number = 0..9u16;
     prop_oneof![
         8 => Just(Request::Ack),
         2 => Just(Request::Hello(super::world::hello())),
@@ -39,13 +35,13 @@ fn request() -> impl Strategy<Value = Request> {
         1 => (prop::collection::vec(lending(), 0..3), any::<bool>()).prop_map(|(lendings, last)| Request::Mapped { lendings, last }),
         2 => (0..64u32).prop_map(|n| Request::ReturnSegment { base: n & !15 }),
         1 => Just(Request::GrowCells),
-        2 => (catalogue.clone(), 0..64u32).prop_map(|(catalogue, slot)| Request::SegmentOf { owner: ClientNo::new(catalogue), slot }),
-        2 => (catalogue.clone(), 0..64u32).prop_map(|(catalogue, slot)| Request::SlotsOf { owner: ClientNo::new(catalogue), slot }),
+        2 => (number.clone(), 0..64u32).prop_map(|(number, slot)| Request::SegmentOf { owner: ClientNo::new(number), slot }),
+        2 => (number.clone(), 0..64u32).prop_map(|(number, slot)| Request::SlotsOf { owner: ClientNo::new(number), slot }),
         2 => prop::collection::vec((0..64u32, any::<u64>()), 0..4).prop_map(|names| Request::ValuesOf {
             names: names.into_iter().map(|(entry, owner_word)| NameAt { entry, owner_word }).collect()
         }),
-        2 => (catalogue.clone(), 0..3u8).prop_map(|(catalogue, part)| Request::CellsOf { client: ClientNo::new(catalogue), part }),
-        2 => catalogue.clone().prop_map(|catalogue| Request::LeasesOf { client: ClientNo::new(catalogue) }),
+        2 => (number.clone(), 0..3u8).prop_map(|(number, part)| Request::CellsOf { client: ClientNo::new(number), part }),
+        2 => number.clone().prop_map(|number| Request::LeasesOf { client: ClientNo::new(number) }),
         6 => (name(), cell.clone()).prop_map(|(name, cell)| Request::Bind { name, cell }),
         3 => (name(), cell.clone(), prop::option::of(0u64..20_000_000), any::<bool>()).prop_map(
             |(name, cell, ttl_ns, ephemeral)| Request::BindFor { name, cell, ttl_ns, ephemeral }
@@ -58,7 +54,7 @@ fn request() -> impl Strategy<Value = Request> {
         2 => (name(), 0..9u32).prop_map(|(name, capacity)| Request::StreamOpen { name, capacity, policy: Policy::Block }),
         2 => (name(), 0..3u16, any::<bool>()).prop_map(|(name, cursor, wake)| subscribe(&name, CursorNo::new(cursor), wake)),
         1 => (0..3u32, 0..5u64, 0..3u16).prop_map(|(stream, id, cursor)| Request::Unsubscribe { stream, id, cursor: CursorNo::new(cursor) }),
-        1 => (0..3u32, catalogue, 0..3u16).prop_map(|(stream, catalogue, cursor)| Request::WakeDescriptor { stream, subscriber: ClientNo::new(catalogue), cursor: CursorNo::new(cursor) }),
+        1 => (0..3u32, number, 0..3u16).prop_map(|(stream, number, cursor)| Request::WakeDescriptor { stream, subscriber: ClientNo::new(number), cursor: CursorNo::new(cursor) }),
         1 => name().prop_map(|name| Request::StreamDelete { name }),
         2 => (name(), prop::collection::vec(cell, 0..4)).prop_map(|(list, cells)| Request::ListAppend { list, cells }),
         1 => name().prop_map(|list| Request::ListDelete { list }),

@@ -12,16 +12,16 @@ use tensorlend_layout::wire::{
 
 /// One request of each kind. Those that change something name what exists, so that only the missing right prevents the change.
 fn samples(writer: &Client) -> Vec<Request> {
-    let (catalogue, slot, name) = (writer.number(), 1, || "x".to_owned());
+    let (number, slot, name) = (writer.number(), 1, || "x".to_owned());
     let claim = QueueClaim { item: QueueItem { list: 1, number: 0 }, grant: 1 };
-    let lending = LendingId { owner: catalogue, base: 1, since_ns: 1 };
+    let lending = LendingId { owner: number, base: 1, since_ns: 1 };
     let back = Return {
         protocol_min: PROTOCOL_VERSION,
         protocol_max: PROTOCOL_VERSION,
         layout_version: hello().layout_version,
         layout_hash: hello().layout_hash,
         namespace: "lab".into(),
-        client: catalogue,
+        client: number,
         member: writer.welcome.member,
         segments: None,
         shelved: vec![],
@@ -36,10 +36,10 @@ fn samples(writer: &Client) -> Vec<Request> {
         Request::Ack,
         Request::Segment { bytes: 4096, slots_log2: 4 },
         Request::ReturnSegment { base: 1 },
-        Request::SegmentOf { owner: catalogue, slot },
+        Request::SegmentOf { owner: number, slot },
         Request::GrowCells,
-        Request::CellsOf { client: catalogue, part: 0 },
-        Request::LeasesOf { client: catalogue },
+        Request::CellsOf { client: number, part: 0 },
+        Request::LeasesOf { client: number },
         Request::Bind { name: name(), cell: 0 },
         Request::Delete { name: name() },
         Request::Tidy { names: vec![(name(), 0)] },
@@ -49,7 +49,7 @@ fn samples(writer: &Client) -> Vec<Request> {
         Request::StreamOpen { name: "t".into(), capacity: 4, policy: Policy::Block },
         Request::Subscribe { name: "s".into(), cursor: CursorNo::new(0), wake: false },
         Request::Unsubscribe { stream: 0, id: 1, cursor: CursorNo::new(0) },
-        Request::WakeDescriptor { stream: 0, subscriber: catalogue, cursor: CursorNo::new(0) },
+        Request::WakeDescriptor { stream: 0, subscriber: number, cursor: CursorNo::new(0) },
         Request::StreamDelete { name: "s".into() },
         Request::ListAppend { list: "l".into(), cells: vec![1] },
         Request::ListDelete { list: "l".into() },
@@ -61,7 +61,7 @@ fn samples(writer: &Client) -> Vec<Request> {
         Request::Mapped { lendings: vec![lending], last: true },
         Request::Unmapped { lendings: vec![lending] },
         Request::Shelve { base: 1 },
-        Request::SlotsOf { owner: catalogue, slot },
+        Request::SlotsOf { owner: number, slot },
         Request::StreamClosed { stream: 0, id: 1 },
         Request::ListAppendEphemeral { list: "l".into(), cells: vec![1] },
         Request::ValuesOf { names: vec![NameAt { entry: 1, owner_word: 0 }] },

@@ -565,11 +565,11 @@ impl Client {
     }
 
     /// Stores a lease in entry `at` of the first shard.
-    pub fn lease(&self, at: usize, catalogue: ClientNo, value: Cell) {
+    pub fn lease(&self, at: usize, owner: ClientNo, value: Cell) {
         let table = self.table();
         table.shards_used.set(1);
         table.high_water[0].set(64);
-        table.entries[0][at].set(value.lease(catalogue).0);
+        table.entries[0][at].set(value.lease(owner).0);
     }
 
     pub fn release(&self, at: usize) {

@@ -53,7 +53,7 @@ fn lane_of(label: &Label, lanes: &Lanes) -> Lane {
         | Label::Segment { owner, .. }
         | Label::Slots { owner, .. }
         | Label::DeviceSegment { owner, .. }
-        | Label::Wake { catalogue: owner, .. } => Lane::Recovered(namespace, owner),
+        | Label::Wake { client: owner, .. } => Lane::Recovered(namespace, owner),
         _ => Lane::Recovered(namespace, ClientNo::DAEMON),
     }
 }

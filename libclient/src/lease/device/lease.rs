@@ -45,7 +45,7 @@ impl DeviceLease {
     pub(crate) fn new(session: &Session, held: Held, info: &SlotInfo, name: &str) -> Result<Self> {
         let said = Arc::new(describe(session, &held, held.segment(), info, name)?);
         let place = Place {
-            catalogue: held.catalogue,
+            owner: held.owner,
             slot: held.cell.slot(),
             data_offset: info.data_offset,
             data_bytes: info.data_bytes,

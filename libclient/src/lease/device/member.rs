@@ -43,7 +43,7 @@ impl DeviceMember {
             said,
             #[cfg(feature = "cuda")]
             place: Place {
-                catalogue: held.catalogue,
+                owner: held.owner,
                 slot: chained.slot,
                 data_offset: info.data_offset,
                 data_bytes: info.data_bytes,

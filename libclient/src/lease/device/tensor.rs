@@ -35,7 +35,7 @@ const ORPHAN_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Clone)]
 pub struct Place {
     /// The slot's owner.
-    pub catalogue: ClientNo,
+    pub owner: ClientNo,
     pub slot: u32,
     /// The location of the bytes in the segment.
     pub data_offset: u64,
@@ -433,7 +433,7 @@ impl Work {
 
     fn producer_lives(&self) -> bool {
         let link = &self.place.segment.link;
-        let member = &link.directory.members[usize::from(self.place.catalogue)];
+        let member = &link.directory.members[usize::from(self.place.owner)];
         if Member(member.member.read()).state() != MemberState::Open {
             return false;
         }

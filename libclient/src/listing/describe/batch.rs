@@ -18,7 +18,7 @@ const SHARED_BY: usize = 64;
 /// A sheet that is not mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Unmapped {
-    /// A part of a member's cells: the catalogue number, the member word, and the part.
+    /// A part of a member's cells: the client number, the member word, and the part.
     Cells(ClientNo, u64, u8),
     Records(Lent),
 }
@@ -42,9 +42,9 @@ impl Describer<'_> {
                     continue;
                 }
                 match sheet {
-                    Unmapped::Cells(catalogue, member, part) => {
-                        if !self.session.peers().fetch_cells(catalogue, part)? {
-                            self.missing.insert((catalogue, member, part));
+                    Unmapped::Cells(owner, member, part) => {
+                        if !self.session.peers().fetch_cells(owner, part)? {
+                            self.missing.insert((owner, member, part));
                         }
                     }
                     Unmapped::Records(lent) => self.fetch(lent)?,
@@ -61,24 +61,24 @@ impl Describer<'_> {
         let Some(found) = CellRoute::find(session, name.as_bytes())? else { return Ok(None) };
         let Some(entry) = found.entry else { return Ok(None) };
         let at = NameAt { entry, owner_word: found.route.seen };
-        let member = &session.directory.members[usize::from(found.catalogue)];
+        let member = &session.directory.members[usize::from(found.owner)];
         let guard = session.shards.epoch_guard();
         let seen = match found.read(session, &guard) {
             Ok(seen) => seen,
             Err(Miss::Cells(part)) => {
-                return Ok(Some((Unmapped::Cells(found.catalogue, member.member.read(), part), at)));
+                return Ok(Some((Unmapped::Cells(found.owner, member.member.read(), part), at)));
             }
             Err(_) => return Ok(None),
         };
         let geometry = member.geometry.read();
         let is_known = |it: &Self| {
             let mapped = it.mapped(seen.peer, seen.cell, geometry);
-            mapped.or_else(|| it.fetched(found.catalogue, seen.cell)).is_some()
+            mapped.or_else(|| it.fetched(found.owner, seen.cell)).is_some()
         };
         if !seen.cell.is_value() || is_known(self) {
             return Ok(None);
         }
-        let lent = find(self.lent.get_or_insert_with(|| Lent::all(session)), found.catalogue, seen.cell.slot());
+        let lent = find(self.lent.get_or_insert_with(|| Lent::all(session)), found.owner, seen.cell.slot());
         let lent = lent.filter(|lent| !self.is_on_device(*lent) && !self.records.contains_key(lent));
         Ok(lent.map(|lent| (Unmapped::Records(lent), at)))
     }
