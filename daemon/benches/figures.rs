@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use tensorlend_daemon::{Config, Embedded, embedded_with};
 use tensorlend_layout::directory::Directory;
+use tensorlend_layout::number::CellNo;
 use tensorlend_layout::random::splitmix64;
 use tensorlend_layout::wire::{Hello, Reply, Request, Welcome, decode, encode};
 use tensorlend_os::map;
@@ -201,7 +202,7 @@ fn names() {
             cells += ((length(&fds[0]) - 4096) / record_bytes()) as u32;
         }
         let asked = Instant::now();
-        let (reply, _) = ask(&client.socket, &Request::Bind { name: key(i), cell: i });
+        let (reply, _) = ask(&client.socket, &Request::Bind { name: key(i), cell: CellNo::new(i) });
         assert!(matches!(reply, Reply::Bound { .. }), "{reply:?}");
         let took = asked.elapsed();
         binding += took;

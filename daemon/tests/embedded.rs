@@ -8,6 +8,7 @@ use tensorlend_layout::catalogue::Catalogue;
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::leases::{LeaseTable, acquire};
+use tensorlend_layout::number::{CellNo, SlotNo};
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::{Hello, PROTOCOL_VERSION, Refusal, Reply, Request, Welcome, decode, encode};
 use tensorlend_layout::word::{Cell, OwnerWord};
@@ -73,7 +74,7 @@ impl Client {
         self.catalogue.at(0).unwrap()
     }
 
-    fn segment(&mut self) -> u32 {
+    fn segment(&mut self) -> SlotNo {
         let request = Request::Segment { bytes: self.welcome.segment_bytes, slots_log2: 4 };
         let (reply, fds) = self.ask(&request);
         let Reply::Segment { bytes, base, slots_log2: 4, .. } = reply else { panic!("{reply:?}") };
@@ -87,7 +88,7 @@ impl Client {
 
     fn publish(&self, name: &str, cell: u32, value: Cell) -> OwnerWord {
         self.words().cells[cell as usize].cell.set(value.0);
-        let (reply, _) = self.ask(&Request::Bind { name: name.into(), cell });
+        let (reply, _) = self.ask(&Request::Bind { name: name.into(), cell: CellNo::new(cell) });
         let Reply::Bound { owner_word, .. } = reply else { panic!("{reply:?}") };
         OwnerWord(owner_word)
     }
@@ -125,8 +126,8 @@ fn a_name_outlives_its_producer_and_its_drafts_do_not() {
     let mut producer = Client::join(&broker);
     let base = producer.segment();
     let spare = producer.segment();
-    let owner_word = producer.publish("pressure", 5, Cell::new(1, base));
-    assert_eq!((owner_word.owner(), owner_word.cell()), (producer.welcome.client, 5));
+    let owner_word = producer.publish("pressure", 5, Cell::new(1, SlotNo::new(base.get())));
+    assert_eq!((owner_word.owner(), owner_word.cell().get()), (producer.welcome.client, 5));
     let number = producer.welcome.client;
 
     let consumer = Client::join(&broker);
@@ -150,7 +151,7 @@ fn a_name_outlives_its_producer_and_its_drafts_do_not() {
     };
     eventually("the unused segment comes back", || stat().segments == 1);
     assert_ne!(base, spare);
-    let (reply, _) = consumer.ask(&Request::SegmentOf { owner: number, slot: spare });
+    let (reply, _) = consumer.ask(&Request::SegmentOf { owner: number, slot: SlotNo::new(spare.get()) });
     assert!(matches!(reply, Reply::Refused(Refusal::NotFound(_))), "{reply:?}");
     let (reply, _) = consumer.ask(&Request::CellsOf { client: number, part: 0 });
     assert!(matches!(reply, Reply::Cells { part: 0, .. }));
@@ -162,7 +163,7 @@ fn a_name_outlives_its_producer_and_its_drafts_do_not() {
     // A lease keeps memory that a delete would free.
     let table: &LeaseTable = third.leases.at(0).unwrap();
     let shard = tensorlend_layout::leases::Shard::new(table, 0);
-    assert!(acquire(shard.free_entry().unwrap(), Cell::new(1, base).lease(number), &[]));
+    assert!(acquire(shard.free_entry().unwrap(), Cell::new(1, SlotNo::new(base.get())).lease(number), &[]));
     assert_eq!(third.ask(&Request::Delete { name: "pressure".into() }).0, Reply::Deleted { existed: true });
     assert_eq!(third.find("pressure"), None);
     let segments = |c: &Client| match c.ask(&Request::Stat).0 {
@@ -215,7 +216,7 @@ fn brokers_live_side_by_side_and_leave_nothing() {
                 s.spawn(|| {
                     let broker = small();
                     let client = Client::join(&broker);
-                    client.publish("x", 0, Cell::new(1, 0));
+                    client.publish("x", 0, Cell::new(1, SlotNo::new(0)));
                     broker.socket().to_owned()
                 })
             })

@@ -7,6 +7,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFla
 use std::os::fd::OwnedFd;
 use tensorlend_daemon::{Config, embedded_with};
 use tensorlend_layout::directory::Directory;
+use tensorlend_layout::number::CellNo;
 use tensorlend_layout::wire::{Hello, Reply, Request, decode, encode};
 use tensorlend_layout::word::OwnerWord;
 use tensorlend_os::map;
@@ -73,7 +74,7 @@ fn many_names_take_little_memory_and_give_it_back_to_others() {
     say(&socket, &Request::Ack);
     // The daemon allocates the first parts of the directory after the welcome, one after the other. A long name needs the last.
     let long = || "x".repeat(200);
-    let (reply, _) = ask(&socket, &Request::Bind { name: long(), cell: 0 });
+    let (reply, _) = ask(&socket, &Request::Bind { name: long(), cell: CellNo::new(0) });
     assert!(matches!(reply, Reply::Bound { .. }), "{reply:?}");
     ask(&socket, &Request::Delete { name: long() });
     ask(&socket, &Request::Notices);
@@ -89,7 +90,7 @@ fn many_names_take_little_memory_and_give_it_back_to_others() {
             say(&socket, &Request::Ack);
             granted += tensorlend_layout::catalogue::cells_count(part) as u32;
         }
-        let (reply, _) = ask(&socket, &Request::Bind { name: key(i), cell: i });
+        let (reply, _) = ask(&socket, &Request::Bind { name: key(i), cell: CellNo::new(i) });
         let Reply::Bound { entry, owner_word } = reply else { panic!("{reply:?}") };
         if i % 1000 == 0 {
             owner_words.push((i, entry, OwnerWord(owner_word)));
@@ -116,7 +117,7 @@ fn many_names_take_little_memory_and_give_it_back_to_others() {
         let name = key(i);
         let found = directory.find(directory.hash(name.as_bytes()), name.as_bytes()).unwrap().unwrap();
         assert_eq!(
-            (found.entry, found.owner_word, found.owner_word.cell()),
+            (found.entry, found.owner_word, found.owner_word.cell().get()),
             (entry, owner_word, i),
             "names stay where they are"
         );
@@ -129,7 +130,7 @@ fn many_names_take_little_memory_and_give_it_back_to_others() {
     }
     assert_eq!(directory.head().names_live.read(), 0);
     for i in 0..count.min(20_000) {
-        let (reply, _) = ask(&socket, &Request::Bind { name: format!("again {i}"), cell: i });
+        let (reply, _) = ask(&socket, &Request::Bind { name: format!("again {i}"), cell: CellNo::new(i) });
         assert!(matches!(reply, Reply::Bound { .. }), "{reply:?}");
     }
     assert!(bytes_held(&directory_fd) <= full, "what was in use is used again");

@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
+use tensorlend_layout::number::SlotNo;
 use tensorlend_layout::versions::Layout;
 use tensorlend_layout::wire::{
     Hello, PROTOCOL_OLDEST, PROTOCOL_VERSION, QueueRequest, Refusal, Reply, Request, decode,
@@ -81,7 +82,7 @@ pub struct Connection {
     /// Requests that undo the effect of a late response. The client sends them before any other request.
     undo: VecDeque<Request>,
     /// Segments whose return the daemon refused in a late response, by their first slots.
-    unreturned: Vec<u32>,
+    unreturned: Vec<SlotNo>,
     /// The reply to a late request for cells. It is acknowledged and stored for the next such request, because the
     /// daemon counts these cells as this client's.
     cells: Option<Packet>,

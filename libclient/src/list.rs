@@ -71,10 +71,10 @@ pub fn list_state(session: &Session, name: &str) -> (u64, u64) {
     let Some(key) = list_key_in(&mut buffer, name) else { return (0, 0) };
     loop {
         let Some(found) = session.find(key).filter(|f| f.owner_word.is_live()) else { return (0, 0) };
-        let Some(entry) = session.directory.lists.get(found.owner_word.cell() as usize) else { return (0, 0) };
+        let Some(entry) = session.directory.lists.get(found.owner_word.cell().index()) else { return (0, 0) };
         let state = (entry.id.read(), entry.end.read());
         // If the owner word is unchanged, the entry belonged to this list during the whole read.
-        if session.directory.names[found.entry as usize].owner_word.peek() == found.owner_word.0 {
+        if session.directory.names[found.entry.index()].owner_word.peek() == found.owner_word.0 {
             return state;
         }
     }

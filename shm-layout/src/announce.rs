@@ -7,6 +7,7 @@
 #[cfg(not(loom))]
 use crate::catalogue::CellRecord;
 use crate::catalogue::{Catalogue, RING};
+use crate::number::CellNo;
 use crate::sync::{Ordering, fence};
 use crate::word::{Absorbed, MemberState, Word};
 
@@ -52,7 +53,7 @@ impl Catalogue {
     /// A crash before the store of the head publishes nothing, because no reader reads an entry
     /// beyond the head. A crash after that store leaves the name published.
     #[inline]
-    pub fn announce(&self, hash: u64, cell: u32) -> u64 {
+    pub fn announce(&self, hash: u64, cell: CellNo) -> u64 {
         let number = self.ring_head.peek();
         self.ring[(number % RING as u64) as usize].put(tag(hash) << 24 | u64::from(cell));
         crate::crash_point!("first: entry written");
@@ -136,13 +137,13 @@ impl<'a> Waiting<'a> {
     /// Returns the cells announced under names with this hash's tag, the oldest first. The result
     /// may include other names with the same tag.
     #[inline]
-    pub fn cells(self, hash: u64) -> impl Iterator<Item = u32> + 'a {
-        self.words().filter(move |word| word >> 24 == tag(hash)).map(|word| word as u32 & 0xFF_FFFF)
+    pub fn cells(self, hash: u64) -> impl Iterator<Item = CellNo> + 'a {
+        self.words().filter(move |word| word >> 24 == tag(hash)).map(CellNo::low)
     }
 
     /// Returns all announced cells, the oldest first.
-    pub fn all_cells(self) -> impl Iterator<Item = u32> + 'a {
-        self.words().map(|word| word as u32 & 0xFF_FFFF)
+    pub fn all_cells(self) -> impl Iterator<Item = CellNo> + 'a {
+        self.words().map(CellNo::low)
     }
 
     #[inline]

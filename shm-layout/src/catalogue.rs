@@ -11,6 +11,8 @@
 
 use crate::describe::{pad, structure};
 use crate::header::SheetHeader;
+#[cfg(not(loom))]
+use crate::number::CellNo;
 use crate::word::{Bell, Word};
 
 /// Maximum number of announcements that wait for the daemon.
@@ -103,7 +105,8 @@ structure! {
 /// catalogue's first part.
 #[cfg(not(loom))]
 #[inline]
-pub const fn cell_place(cell: u32) -> (u8, usize) {
+pub const fn cell_place(cell: CellNo) -> (u8, usize) {
+    let cell = cell.get();
     if cell < FIRST_CELLS as u32 {
         return (0, cell as usize);
     }
@@ -142,9 +145,9 @@ mod tests {
         let mut next = 0;
         for part in 0..CELL_PARTS {
             assert_eq!(cells_first(part), next);
-            assert_eq!(cell_place(next as u32), (part, 0));
+            assert_eq!(cell_place(CellNo::new(next as u32)), (part, 0));
             next += cells_count(part);
-            assert_eq!(cell_place(next as u32 - 1), (part, cells_count(part) - 1));
+            assert_eq!(cell_place(CellNo::new(next as u32 - 1)), (part, cells_count(part) - 1));
             assert!(part == 0 || cells_count(part) * 5 <= next + FIRST_CELLS / 4, "a fifth is unused at most");
         }
         assert_eq!(next, 1 << 24);

@@ -19,6 +19,7 @@
 //! search.
 
 use crate::name::{self, NAME_BYTES_MAX};
+use crate::number::SlotNo;
 use crate::stream::HeaderSummary;
 
 /// Maximum number of members of a dataset.
@@ -37,7 +38,7 @@ pub struct DatasetMember<'n> {
     /// The tensor's name in the dataset.
     pub name: &'n str,
     /// The tensor's slot, in the same catalogue as the index.
-    pub slot: u32,
+    pub slot: SlotNo,
     /// The slot's generation.
     pub generation: u64,
     /// A summary of the slot's record. All zeros if the record does not fit into a summary, or if
@@ -171,7 +172,7 @@ impl<'b> Index<'b> {
     #[inline]
     pub fn member(&self, at: usize) -> DatasetMember<'b> {
         let (slot, generation, summary) = self.place(at);
-        DatasetMember { name: self.name(at), slot, generation, summary }
+        DatasetMember { name: self.name(at), slot: SlotNo::new(slot.get()), generation, summary }
     }
 
     /// Returns a member's name.
@@ -188,10 +189,10 @@ impl<'b> Index<'b> {
     /// # Panics
     /// If there is no such member.
     #[inline(always)]
-    pub fn place(&self, at: usize) -> (u32, u64, HeaderSummary) {
+    pub fn place(&self, at: usize) -> (SlotNo, u64, HeaderSummary) {
         let record = &self.records[at];
         let summary = core::array::from_fn(|i| word(record, SUMMARY_AT / 8 + i));
-        (word(record, 0) as u32 & 0xFF_FFFF, word(record, 1), summary)
+        (SlotNo::low(word(record, 0)), word(record, 1), summary)
     }
 
     /// Returns the number of the member with this name.
@@ -215,7 +216,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn member(name: &str, slot: u32) -> DatasetMember<'_> {
+    fn member(name: &str, slot: SlotNo) -> DatasetMember<'_> {
         let summary = core::array::from_fn(|i| u64::from(slot) << 32 | i as u64);
         DatasetMember { name, slot, generation: u64::from(slot) + 5, summary }
     }
@@ -234,7 +235,8 @@ mod tests {
 
     #[test]
     fn an_index_comes_back() {
-        let members = [member("image", 1), member("depth", 0xFF_FFFE), member("温度", 3)];
+        let members =
+            [member("image", SlotNo::new(1)), member("depth", SlotNo::new(0xFF_FFFE)), member("温度", SlotNo::new(3))];
         let bytes = encode(&members);
         assert_eq!(read(&bytes), Some(members.to_vec()));
         let mut longer = bytes.clone();
@@ -248,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_summary_that_comes_later_stands_where_it_would_have_stood() {
-        let members = [member("image", 1), member("depth", 2)];
+        let members = [member("image", SlotNo::new(1)), member("depth", SlotNo::new(2))];
         let mut bytes = encode(&members.map(|m| DatasetMember { summary: HeaderSummary::default(), ..m }));
         assert_ne!(read(&bytes), Some(members.to_vec()));
         for (at, member) in members.iter().enumerate() {
@@ -259,7 +261,7 @@ mod tests {
 
     #[test]
     fn every_damage_to_the_names_is_noticed() {
-        let bytes = encode(&[member("b", 1), member("a", 2), member("c", 3)]);
+        let bytes = encode(&[member("b", SlotNo::new(1)), member("a", SlotNo::new(2)), member("c", SlotNo::new(3))]);
         assert!(read(&bytes).is_some());
         let names = bytes.len() - 3;
         let (order, end) = (|m: usize| HEAD_BYTES + m * RECORD_BYTES + 6, |m: usize| HEAD_BYTES + m * RECORD_BYTES + 3);
@@ -281,15 +283,15 @@ mod tests {
         assert_eq!(read(&poked(&bytes, 0, 4)), None);
         assert_eq!(read(&poked(&bytes, 7, 1)), None);
         let long = "x".repeat(NAME_BYTES_MAX + 1);
-        assert_eq!(read(&encode(&[member(&long, 1)])), None);
-        assert!(read(&encode(&[member(&long[1..], 1)])).is_some());
+        assert_eq!(read(&encode(&[member(&long, SlotNo::new(1))])), None);
+        assert!(read(&encode(&[member(&long[1..], SlotNo::new(1))])).is_some());
     }
 
     #[test]
     #[cfg_attr(miri, ignore = "a megabyte, a byte at a time")]
     fn the_largest_index_is_as_long_as_it_says() {
         let names: Vec<String> = (0..MEMBERS_MAX).map(|at| format!("{at:0255}")).collect();
-        let members: Vec<_> = names.iter().zip(0..).map(|(name, slot)| member(name, slot)).collect();
+        let members: Vec<_> = names.iter().zip(0..).map(|(name, slot)| member(name, SlotNo::new(slot))).collect();
         let bytes = encode(&members);
         assert_eq!(bytes.len(), BYTES_MAX);
         assert_eq!(read(&bytes), Some(members));
@@ -305,7 +307,7 @@ mod tests {
             let mut names: Vec<String> = names.into_iter().collect();
             let turn = seed as usize % names.len().max(1);
             names.rotate_left(turn);
-            let members: Vec<_> = names.iter().zip(seed as u32 & 0xFFFF..).map(|(name, slot)| member(name, slot)).collect();
+            let members: Vec<_> = names.iter().zip(seed as u32 & 0xFFFF..).map(|(name, slot)| member(name, SlotNo::new(slot))).collect();
             let bytes = encode(&members);
             prop_assert_eq!(read(&bytes), Some(members));
             let index = Index::new(&bytes).unwrap();
@@ -333,7 +335,7 @@ mod tests {
 
         #[test]
         fn a_changed_index_is_refused_or_has_different_names(at in 0usize..220, byte in any::<u8>()) {
-            let bytes = encode(&[member("b", 1), member("a", 2), member("éc", 3)]);
+            let bytes = encode(&[member("b", SlotNo::new(1)), member("a", SlotNo::new(2)), member("éc", SlotNo::new(3))]);
             if let Some(members) = read(&poked(&bytes, at % bytes.len(), byte)) {
                 let names: std::collections::HashSet<_> = members.iter().map(|m| m.name).collect();
                 prop_assert_eq!(names.len(), members.len());

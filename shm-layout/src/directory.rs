@@ -8,7 +8,7 @@ use crate::header::SheetHeader;
 use crate::word::{Bell, Word};
 
 #[cfg(not(loom))]
-use crate::number::ClientNo;
+use crate::number::{ClientNo, EntryNo};
 #[cfg(not(loom))]
 use crate::raw::{Records, Sheet, View};
 #[cfg(not(loom))]
@@ -389,9 +389,9 @@ impl Directory {
 
     /// Returns the entries that may be in use, with their numbers. Readers that visit all names use
     /// this. The iteration may miss a name that the daemon adds during the iteration.
-    pub fn entries(&self) -> impl Iterator<Item = (u32, &NameEntry)> {
+    pub fn entries(&self) -> impl Iterator<Item = (EntryNo, &NameEntry)> {
         let end = (self.head.names_end.read() as usize).min(self.names.len());
-        (0..).zip(&self.names[..end]).skip(1)
+        self.names[..end].iter().enumerate().skip(1).map(|(at, entry)| (EntryNo::new(at as u32), entry))
     }
 
     /// Copies an entry's key. The caller then checks that the owner word did not change during the
@@ -444,6 +444,7 @@ impl Directory {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::number::{CellNo, EntryNo};
 
     fn directory() -> Directory {
         let geometry = Geometry { members: 65, names: 512, lists: 1, streams: 1, segments: 1 };
@@ -464,8 +465,8 @@ mod tests {
         let hash = d.hash(key);
         let name = &d.names[entry as usize];
         name.set_key(hash, key, block, &d.long_names);
-        d.places[place(d, key, after)].set(PlaceWord::new(hash, entry).0);
-        name.owner_word.set(OwnerWord(name.owner_word.peek()).then_live(ClientNo::new(3), 9).0);
+        d.places[place(d, key, after)].set(PlaceWord::new(hash, EntryNo::new(entry)).0);
+        name.owner_word.set(OwnerWord(name.owner_word.peek()).then_live(ClientNo::new(3), CellNo::new(9)).0);
     }
 
     fn bury(d: &Directory, entry: u32) {
@@ -480,7 +481,7 @@ mod tests {
             let key: Vec<u8> = (0..length).map(|i| b'a' + (i % 26) as u8).collect();
             bind(&d, entry, &key, length as u32 % 256, 0);
             let found = d.find(d.hash(&key), &key).unwrap().unwrap();
-            assert_eq!((found.entry, found.owner_word.cell()), (entry, 9));
+            assert_eq!((found.entry.get(), found.owner_word.cell().get()), (entry, 9));
             let name = &d.names[entry as usize];
             assert_eq!(d.key(name), Some(key.clone()));
             let mut other = key.clone();
@@ -497,10 +498,10 @@ mod tests {
         assert_eq!(d.find(x, b"x"), Ok(None));
         // A place of another name with the same hash, and a place that leads nowhere.
         bind(&d, 1, b"other", 0, 0);
-        d.places[place(&d, b"x", 1)].set(PlaceWord::new(x, 1).0);
-        d.places[place(&d, b"x", 2)].set(PlaceWord::new(x, u32::MAX).0);
+        d.places[place(&d, b"x", 1)].set(PlaceWord::new(x, EntryNo::new(1)).0);
+        d.places[place(&d, b"x", 2)].set(PlaceWord::new(x, EntryNo::new(u32::MAX)).0);
         bind(&d, 2, b"x", 0, 3);
-        assert_eq!(d.find(x, b"x").unwrap().unwrap().entry, 2);
+        assert_eq!(d.find(x, b"x").unwrap().unwrap().entry, EntryNo::new(2));
         bury(&d, 2);
         assert_eq!(d.find(x, b"x").unwrap().map(|f| f.owner_word.is_live()), Some(false));
         bind(&d, 2, b"x", 0, 3);
@@ -518,15 +519,15 @@ mod tests {
         let first = d.first_place(hash);
         assert_eq!((first, d.entry_at(first, hash)), (place(&d, b"x", 0), None));
         bind(&d, 2, b"x", 0, BUCKET - 1);
-        assert_eq!(d.entry_at(first, hash), Some(2));
+        assert_eq!(d.entry_at(first, hash), Some(EntryNo::new(2)));
         // A place of another name with the same hash comes first: the hint is wrong, and the look-up is right.
         bind(&d, 1, b"other", 0, 0);
-        d.places[place(&d, b"x", 0)].set(PlaceWord::new(hash, 1).0);
-        assert_eq!(d.entry_at(first, hash), Some(1));
+        d.places[place(&d, b"x", 0)].set(PlaceWord::new(hash, EntryNo::new(1)).0);
+        assert_eq!(d.entry_at(first, hash), Some(EntryNo::new(1)));
         for at in 1..BUCKET - 1 {
             d.places[place(&d, b"x", at)].set(PlaceWord::PASSED.0);
         }
-        assert_eq!(d.find(hash, b"x").unwrap().unwrap().entry, 2);
+        assert_eq!(d.find(hash, b"x").unwrap().unwrap().entry, EntryNo::new(2));
         assert_eq!(d.entry_at(d.places.len(), hash), None, "a hint never leads out of the sheet");
     }
 
@@ -536,7 +537,7 @@ mod tests {
         assert_eq!(d.entries().count(), 0);
         bind(&d, 1, b"a", 0, 0);
         d.head().names_end.set(3);
-        assert_eq!(d.entries().map(|(n, e)| (n, e.key.peek())).collect::<Vec<_>>(), [(1, 1), (2, 0)]);
+        assert_eq!(d.entries().map(|(n, e)| (n.get(), e.key.peek())).collect::<Vec<_>>(), [(1, 1), (2, 0)]);
         d.head().names_end.set(u64::MAX);
         assert_eq!(d.entries().count(), 512);
     }

@@ -6,10 +6,11 @@
 
 use core::fmt;
 use core::num::TryFromIntError;
+use core::ops::{Add, Sub};
 use serde::{Deserialize, Serialize};
 
 macro_rules! numbers {
-    ($($(#[$doc:meta])* $name:ident($raw:ty);)*) => {$(
+    ($($(#[$doc:meta])* $name:ident($raw:ty, $bits:literal);)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
         #[serde(transparent)]
@@ -35,9 +36,9 @@ macro_rules! numbers {
                 self.0.checked_add(1).map(Self)
             }
 
-            /// Returns the number in the low bits of a word.
+            /// Returns the number in the low bits of a word: as many bits as words have for this kind.
             pub const fn low(word: u64) -> Self {
-                Self(word as $raw)
+                Self((word & ((1 << $bits) - 1)) as $raw)
             }
 
             /// Returns the value.
@@ -50,6 +51,14 @@ macro_rules! numbers {
             pub const fn index(self) -> usize {
                 // At most 32 bits, and the supported machines have 64.
                 self.0 as usize
+            }
+        }
+
+        impl Add<$raw> for $name {
+            type Output = Self;
+
+            fn add(self, count: $raw) -> Self {
+                Self(self.0 + count)
             }
         }
 
@@ -90,9 +99,37 @@ macro_rules! numbers {
 numbers! {
     /// A client of a namespace: the index of its line in the directory's table of members. The daemon gives it to no
     /// other client while a word names it.
-    ClientNo(u16);
+    ClientNo(u16, 16);
     /// A cursor: its index in the lease table of its subscriber.
-    CursorNo(u16);
+    CursorNo(u16, 16);
+    /// A slot of a client. Its first 24 bits name it; a segment has an aligned range of them.
+    SlotNo(u32, 24);
+    /// A cell of a client's catalogue.
+    CellNo(u32, 24);
+    /// An entry of the directory's table of names.
+    EntryNo(u32, 28);
+    /// A line of the directory's table of segments.
+    SegmentLine(u32, 32);
+    /// A line of the directory's table of streams.
+    StreamLine(u32, 24);
+    /// A line of the directory's table of lists.
+    ListLine(u32, 24);
+}
+
+impl SlotNo {
+    /// Returns true if this is one of `count` slots from `first` on.
+    pub const fn is_of(self, first: Self, count: u32) -> bool {
+        self.0.wrapping_sub(first.0) < count
+    }
+}
+
+/// The number of slots from another slot to this one.
+impl Sub for SlotNo {
+    type Output = u32;
+
+    fn sub(self, first: Self) -> u32 {
+        self.0 - first.0
+    }
 }
 
 impl ClientNo {

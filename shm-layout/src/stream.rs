@@ -210,6 +210,7 @@ impl<'a> Ring<'a> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::number::SlotNo;
     use crate::raw::{Records, Sheet, View};
     use crate::tensor::{Origin, SlotInfo};
 
@@ -236,7 +237,7 @@ mod tests {
         assert!(!ring.is_sent(0));
         for number in 0..4 {
             assert!(!ring.is_sent(number), "{number} is not sent, and a former message is in its entry");
-            ring.send(number, Cell::new(1 + number, 7), &[0; SUMMARY_WORDS]);
+            ring.send(number, Cell::new(1 + number, SlotNo::new(7)), &[0; SUMMARY_WORDS]);
             assert!(ring.is_sent(number));
         }
         assert!(ring.is_sent(0) && ring.find(0) == Found::Lost(2));

@@ -2,8 +2,10 @@
 //! trustworthy.
 
 use crate::catalogue::SlotRecord;
+use crate::number::SlotNo;
 #[cfg(not(loom))]
 use crate::stream::HeaderSummary;
+#[cfg(not(loom))]
 use crate::word::SLOT_NONE;
 use crate::{DType, Device};
 
@@ -148,7 +150,7 @@ pub struct SlotInfo {
     /// Bytes of user metadata.
     pub metadata_bytes: u32,
     /// The next slot of the chain, which lives as long as this slot. `SLOT_NONE` if there is none.
-    pub next: u32,
+    pub next: SlotNo,
     /// Offset of the slot's bytes in its segment.
     pub data_offset: u64,
     /// Number of the slot's bytes.
@@ -237,7 +239,7 @@ impl SlotInfo {
             extended: words[1] & EXTENDED != 0,
             early: words[1] & EARLY != 0,
             metadata_bytes: (words[2] >> 32) as u32,
-            next: words[2] as u32 & SLOT_NONE,
+            next: SlotNo::low(words[2]),
             data_offset: words[3],
             data_bytes: words[4],
             byte_offset: words[5],

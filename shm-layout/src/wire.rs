@@ -32,7 +32,7 @@ pub use stat::{Holder, NamespaceUse, Refusals, Stat, UidUse};
 pub use value::{NameAt, VALUES_MAX, ValueAt};
 
 use crate::device::Uuid;
-use crate::number::{ClientNo, CursorNo};
+use crate::number::{CellNo, ClientNo, CursorNo, EntryNo, SlotNo, StreamLine};
 use serde::{Deserialize, Serialize};
 
 /// Version of the control protocol.
@@ -103,9 +103,9 @@ pub struct Return {
     /// The client's member word.
     pub member: u64,
     /// First slots of the client's segments. `None`: the client has too many segments to list.
-    pub segments: Option<Vec<u32>>,
+    pub segments: Option<Vec<SlotNo>>,
     /// The segments of `segments` that the client has released for spill ([`Request::Shelve`]).
-    pub shelved: Vec<u32>,
+    pub shelved: Vec<SlotNo>,
     /// Number of the client's parts of cells, besides the catalogue.
     pub cells: u8,
     /// The client's claims on items of queues, at most [`ASSERTED_MAX`].
@@ -139,7 +139,7 @@ pub enum Request {
     /// slot. Reply: [`Reply::Done`].
     ReturnSegment {
         /// Number of the segment's first slot.
-        base: u32,
+        base: SlotNo,
     },
     /// Requests the next part of the client's own cells. Reply: [`Reply::Cells`] with the part.
     GrowCells,
@@ -150,7 +150,7 @@ pub enum Request {
         /// The slot's owner.
         owner: ClientNo,
         /// The slot.
-        slot: u32,
+        slot: SlotNo,
     },
     /// Requests a part of a member's cells. Part 0 is the catalogue. Reply: [`Reply::Cells`] with
     /// the part, read-only.
@@ -171,7 +171,7 @@ pub enum Request {
         /// The name.
         name: String,
         /// The cell, fresh and filled.
-        cell: u32,
+        cell: CellNo,
     },
     /// Deletes a name of any owner. Reply: [`Reply::Deleted`].
     Delete {
@@ -182,7 +182,7 @@ pub enum Request {
     /// its cells, and has no operation on them in progress. Reply: [`Reply::Done`].
     Tidy {
         /// Each name, and its cell.
-        names: Vec<(String, u32)>,
+        names: Vec<(String, CellNo)>,
     },
     /// Renames a name whose owner has ended. Reply: [`Reply::Done`]; `NotQuiet` if the owner is
     /// alive.
@@ -221,7 +221,7 @@ pub enum Request {
     /// Ends a subscription. Reply: [`Reply::Done`].
     Unsubscribe {
         /// Index in the table of streams.
-        stream: u32,
+        stream: StreamLine,
         /// The stream's id at the time of the subscription.
         id: u64,
         /// Index of the cursor.
@@ -231,7 +231,7 @@ pub enum Request {
     /// descriptor, or [`Reply::Done`] if there is none.
     WakeDescriptor {
         /// Index in the table of streams.
-        stream: u32,
+        stream: StreamLine,
         /// The subscriber.
         subscriber: ClientNo,
         /// Index of the cursor.
@@ -247,7 +247,7 @@ pub enum Request {
         /// The list's name.
         list: String,
         /// The cells, fresh and filled, in order. At most [`APPEND_MAX`].
-        cells: Vec<u32>,
+        cells: Vec<CellNo>,
     },
     /// Removes a list and its items. Reply: [`Reply::Deleted`].
     ListDelete {
@@ -271,7 +271,7 @@ pub enum Request {
         /// The name.
         name: String,
         /// The cell, fresh and filled.
-        cell: u32,
+        cell: CellNo,
         /// Nanoseconds until the name ends, unless a client overwrites the name. Not 0. `None`: no
         /// deadline.
         ttl_ns: Option<u64>,
@@ -311,7 +311,7 @@ pub enum Request {
     /// disabled, the reply is a limit, and nothing changes.
     Shelve {
         /// Number of the segment's first slot.
-        base: u32,
+        base: SlotNo,
     },
     /// Requests only the slot records, like [`Request::SegmentOf`]. The bytes of a spilled segment
     /// stay in the file. Not for device memory. Reply: [`Reply::Segment`] with the slots,
@@ -320,14 +320,14 @@ pub enum Request {
         /// The slot's owner.
         owner: ClientNo,
         /// The slot.
-        slot: u32,
+        slot: SlotNo,
     },
     /// Reports that the producer has closed its stream. The daemon then reads the ring's word
     /// `closed`. The daemon ends a closed stream some time after the last subscriber has left.
     /// Reply: [`Reply::Done`].
     StreamClosed {
         /// Index in the table of streams.
-        stream: u32,
+        stream: StreamLine,
         /// The stream's id at the time of its opening.
         id: u64,
     },
@@ -337,7 +337,7 @@ pub enum Request {
         /// The list's name.
         list: String,
         /// The cells, fresh and filled, in order.
-        cells: Vec<u32>,
+        cells: Vec<CellNo>,
     },
     /// Requests the cells and slot records of names, for a listing. So the client needs neither the
     /// owners' cells nor the records of their segments. Reply: [`Reply::Values`].
@@ -399,7 +399,7 @@ pub enum Reply {
         /// Length of the segment in bytes.
         bytes: u64,
         /// First slot number.
-        base: u32,
+        base: SlotNo,
         /// log2 of the number of slots.
         slots_log2: u8,
         /// The member's geometry word for which the reply is valid.
@@ -427,7 +427,7 @@ pub enum Reply {
     /// The name is bound to the cell.
     Bound {
         /// Index of the name's entry in the directory.
-        entry: u32,
+        entry: EntryNo,
         /// The entry's owner word.
         owner_word: u64,
     },
@@ -439,18 +439,18 @@ pub enum Reply {
     /// Cells that the daemon has taken from the client.
     Notices {
         /// The cells' numbers.
-        cells: Vec<u32>,
+        cells: Vec<CellNo>,
         /// Whether the daemon has further cells to report.
         more: bool,
     },
     /// An open stream. Descriptors: the ring, and for [`Request::SubscribePollable`] a wake pair.
     Stream {
         /// Index in the table of streams.
-        stream: u32,
+        stream: StreamLine,
         /// The stream's id.
         id: u64,
         /// Index of the stream's entry in the directory.
-        entry: u32,
+        entry: EntryNo,
         /// The entry's owner word.
         owner_word: u64,
         /// Number of entries of the ring.
@@ -526,7 +526,7 @@ mod tests {
 
     #[test]
     fn messages_come_back_and_leftovers_are_refused() {
-        let request = Request::Bind { name: "x".into(), cell: 7 };
+        let request = Request::Bind { name: "x".into(), cell: CellNo::new(7) };
         let mut packet = encode(&request);
         assert_eq!(decode::<Request>(&packet), Some(request));
         packet.push(0);

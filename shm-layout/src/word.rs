@@ -4,7 +4,7 @@
 //! relaxed loads of at most 8 bytes. So a reader's load is relaxed and a fence follows
 //! ([`Word::read`]). The writer's stores are `Release`.
 
-use crate::number::{ClientNo, CursorNo};
+use crate::number::{CellNo, ClientNo, CursorNo, EntryNo, ListLine, SlotNo, StreamLine};
 use crate::search::Search;
 use crate::sync::{AtomicU64, Ordering, fence};
 use core::fmt;
@@ -123,8 +123,13 @@ impl OwnerWord {
     }
 
     /// Returns the next word of the entry: its name is in a cell of this owner.
-    pub const fn then_live(self, owner: ClientNo, cell: u32) -> Self {
-        self.then(1, (owner.get() as u64) << 24 | (cell & 0xFF_FFFF) as u64)
+    pub const fn then_live(self, owner: ClientNo, cell: CellNo) -> Self {
+        self.then(1, (owner.get() as u64) << 24 | (cell.get() & 0xFF_FFFF) as u64)
+    }
+
+    /// Returns the next word of the entry: its name is that of a stream or a list on a line of the daemon's table.
+    pub const fn then_line(self, line: u32) -> Self {
+        self.then_live(ClientNo::DAEMON, CellNo::new(line))
     }
 
     /// Returns the next word of the entry: it has no name.
@@ -163,12 +168,22 @@ impl OwnerWord {
 
     /// Returns the owner.
     pub const fn owner(self) -> ClientNo {
-        ClientNo::new(field(self.0, 24, 16) as u16)
+        ClientNo::low(self.0 >> 24)
     }
 
     /// Returns the cell in the owner's catalogue.
-    pub const fn cell(self) -> u32 {
-        field(self.0, 0, 24) as u32
+    pub const fn cell(self) -> CellNo {
+        CellNo::low(self.0)
+    }
+
+    /// Returns the line of the stream that has this name.
+    pub const fn stream(self) -> StreamLine {
+        StreamLine::new(self.cell().get())
+    }
+
+    /// Returns the line of the list that has this name.
+    pub const fn list(self) -> ListLine {
+        ListLine::new(self.cell().get())
     }
 }
 
@@ -209,9 +224,9 @@ impl LifeWord {
 }
 
 /// The slot number that means "deleted by the owner".
-pub const SLOT_NONE: u32 = 0xFF_FFFF;
+pub const SLOT_NONE: SlotNo = SlotNo::new(0xFF_FFFF);
 /// Maximum number of slots of one catalogue.
-pub const SLOTS_MAX: u32 = SLOT_NONE;
+pub const SLOTS_MAX: u32 = SLOT_NONE.get();
 
 /// The latest value of a name. Fields, highest first: generation (40 bits), slot (24).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -221,15 +236,15 @@ impl Cell {
     /// A cell that never held a value.
     pub const EMPTY: Self = Self(0);
     /// The owner has deleted the value.
-    pub const DELETED: Self = Self(SLOT_NONE as u64);
+    pub const DELETED: Self = Self(SLOT_NONE.get() as u64);
 
     /// The owner has deleted the value and asked the daemon to forget the name. The owner does not
     /// use the cell any more.
-    pub const CLOSING: Self = Self(1 << 24 | SLOT_NONE as u64);
+    pub const CLOSING: Self = Self(1 << 24 | SLOT_NONE.get() as u64);
 
     /// Returns the value in `slot` with this generation.
-    pub const fn new(generation: u64, slot: u32) -> Self {
-        Self(generation << 24 | (slot & 0xFF_FFFF) as u64)
+    pub const fn new(generation: u64, slot: SlotNo) -> Self {
+        Self(generation << 24 | (slot.get() & 0xFF_FFFF) as u64)
     }
 
     /// Returns the slot's generation.
@@ -238,18 +253,18 @@ impl Cell {
     }
 
     /// Returns the slot in the owner's catalogue.
-    pub const fn slot(self) -> u32 {
-        field(self.0, 0, 24) as u32
+    pub const fn slot(self) -> SlotNo {
+        SlotNo::low(self.0)
     }
 
     /// Returns true if the cell has a value.
     pub const fn is_value(self) -> bool {
-        self.slot() != SLOT_NONE && self.0 != 0
+        self.slot().get() != SLOT_NONE.get() && self.0 != 0
     }
 
     /// Returns the lease that pins this value.
     pub const fn lease(self, owner: ClientNo) -> LeaseWord {
-        LeaseWord((owner.get() as u64) << 48 | (self.slot() as u64) << 24 | field(self.generation(), 0, 24))
+        LeaseWord((owner.get() as u64) << 48 | (self.slot().get() as u64) << 24 | field(self.generation(), 0, 24))
     }
 }
 
@@ -280,7 +295,7 @@ impl LeaseWord {
     /// Returns a lease of a whole segment, identified by the segment's first slot. While the lease
     /// exists, the daemon neither frees nor relends the segment. The lease pins none of the slots:
     /// the owner still reuses slots without leases.
-    pub const fn of_segment(owner: ClientNo, base: u32) -> Self {
+    pub const fn of_segment(owner: ClientNo, base: SlotNo) -> Self {
         Cell::new(0xFF_FFFF, base).lease(owner)
     }
 
@@ -291,12 +306,12 @@ impl LeaseWord {
 
     /// Returns the slot's owner.
     pub const fn owner(self) -> ClientNo {
-        ClientNo::new((self.0 >> 48) as u16)
+        ClientNo::low(self.0 >> 48)
     }
 
     /// Returns the slot.
-    pub const fn slot(self) -> u32 {
-        field(self.0, 24, 24) as u32
+    pub const fn slot(self) -> SlotNo {
+        SlotNo::low(self.0 >> 24)
     }
 
     /// Returns the low bits of the slot's generation.
@@ -445,8 +460,8 @@ impl PlaceWord {
     pub const PASSED: Self = Self(1 << 28);
 
     /// Returns the place of a name with this hash in `entry`. `entry` is not 0.
-    pub const fn new(hash: u64, entry: u32) -> Self {
-        Self(hash & !0xFFF_FFFF | (entry & 0xFFF_FFFF) as u64)
+    pub const fn new(hash: u64, entry: EntryNo) -> Self {
+        Self(hash & !0xFFF_FFFF | (entry.get() & 0xFFF_FFFF) as u64)
     }
 
     /// Returns true if a search ends here.
@@ -455,14 +470,14 @@ impl PlaceWord {
     }
 
     /// Returns the entry to which the place refers, or 0 for none.
-    pub const fn entry(self) -> u32 {
-        field(self.0, 0, 28) as u32
+    pub const fn entry(self) -> EntryNo {
+        EntryNo::low(self.0)
     }
 
     /// Returns true if a name with this hash may be at this place.
     #[inline]
     pub const fn may_be(self, hash: u64) -> bool {
-        (self.0 ^ hash) >> 28 == 0 && self.entry() != 0
+        (self.0 ^ hash) >> 28 == 0 && self.entry().get() != 0
     }
 
     /// Returns the buckets of a search for this name in a table of 2^`log2` places with this seed.
@@ -484,8 +499,8 @@ pub struct RangeWord(pub u64);
 
 impl RangeWord {
     /// Returns a lent range.
-    pub const fn new(log2: u8, owner: ClientNo, base: u32) -> Self {
-        Self(1 << 56 | (log2 as u64) << 48 | (owner.get() as u64) << 32 | ((base & 0xFF_FFFF) as u64) << 8)
+    pub const fn new(log2: u8, owner: ClientNo, base: SlotNo) -> Self {
+        Self(1 << 56 | (log2 as u64) << 48 | (owner.get() as u64) << 32 | ((base.get() & 0xFF_FFFF) as u64) << 8)
     }
 
     /// Returns true if a segment is lent here.
@@ -495,12 +510,12 @@ impl RangeWord {
 
     /// Returns the segment's owner.
     pub const fn owner(self) -> ClientNo {
-        ClientNo::new(field(self.0, 32, 16) as u16)
+        ClientNo::low(self.0 >> 32)
     }
 
     /// Returns the segment's first slot number.
-    pub const fn base(self) -> u32 {
-        field(self.0, 8, 24) as u32
+    pub const fn base(self) -> SlotNo {
+        SlotNo::low(self.0 >> 8)
     }
 
     /// Returns the segment's number of slots, or 0 if the number overflows.
@@ -524,12 +539,12 @@ impl SubscriberWord {
 
     /// Returns the subscriber.
     pub const fn client(self) -> ClientNo {
-        ClientNo::new((self.0 >> 48) as u16)
+        ClientNo::low(self.0 >> 48)
     }
 
     /// Returns the index of the cursor in the subscriber's lease table.
     pub const fn cursor(self) -> CursorNo {
-        CursorNo::new(field(self.0, 32, 16) as u16)
+        CursorNo::low(self.0 >> 32)
     }
 
     /// Returns the member's epoch at the time of the subscription.
@@ -558,8 +573,8 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "four million steps, and no unsafe code in them")]
     fn owner_word_moves_its_version_and_keeps_its_fields() {
-        let a = OwnerWord(0).then_live(ClientNo::new(0xFFFF), 0xFF_FFFE);
-        assert_eq!((a.version(), a.owner().get(), a.cell()), (1, 0xFFFF, 0xFF_FFFE));
+        let a = OwnerWord(0).then_live(ClientNo::new(0xFFFF), CellNo::new(0xFF_FFFE));
+        assert_eq!((a.version(), a.owner().get(), a.cell().get()), (1, 0xFFFF, 0xFF_FFFE));
         assert!(a.is_live());
         let t = a.then_tomb();
         assert_eq!((t.kind(), t.version()), (OwnerKind::Tomb, 2));
@@ -573,9 +588,9 @@ mod tests {
 
     #[test]
     fn a_lease_excludes_by_slot_and_low_generation() {
-        let cell = Cell::new(0x12_3456_789A, 77);
+        let cell = Cell::new(0x12_3456_789A, SlotNo::new(77));
         let lease = cell.lease(ClientNo::new(9));
-        assert_eq!((lease.owner().get(), lease.slot(), lease.generation_low()), (9, 77, 0x56_789A));
+        assert_eq!((lease.owner().get(), lease.slot().get(), lease.generation_low()), (9, 77, 0x56_789A));
         assert!(!Cell::DELETED.is_value() && !Cell::EMPTY.is_value() && cell.is_value());
     }
 
@@ -597,8 +612,8 @@ mod tests {
     fn members_and_ranges_pack() {
         let m = Member::new(MemberState::Closed, 0x3FFF_FFFF, u32::MAX);
         assert_eq!((m.state(), m.epoch(), m.sheet()), (MemberState::Closed, 0x3FFF_FFFF, u32::MAX));
-        let r = RangeWord::new(14, ClientNo::new(65535), 0xFF_C000);
-        assert_eq!((r.slots(), r.owner().get(), r.base()), (16384, 65535, 0xFF_C000));
+        let r = RangeWord::new(14, ClientNo::new(65535), SlotNo::new(0xFF_C000));
+        assert_eq!((r.slots(), r.owner().get(), r.base().get()), (16384, 65535, 0xFF_C000));
         assert!(r.is_lent() && !RangeWord(0).is_lent());
         for c in 0..=u16::MAX {
             assert_eq!(parked_bit(ClientNo::new(c)) & PARKED_ANY, 0);

@@ -43,7 +43,7 @@ use std::cell::Cell as Local;
 use std::sync::{Arc, Once};
 use std::time::Instant;
 use tensorlend_layout::leases::LeaseTable;
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{CellNo, ClientNo};
 use tensorlend_layout::word::{Cell, OwnerWord};
 
 /// Catalogue of the client that owns the name, in models with one owner.
@@ -91,7 +91,7 @@ impl Bytes {
     }
 
     fn read(&self, cell: Cell) {
-        self.0[cell.slot() as usize].with(|_| ());
+        self.0[cell.slot().index()].with(|_| ());
     }
 
     /// Fills the slot: for the owner, who believes that nobody reads it.
@@ -102,12 +102,12 @@ impl Bytes {
 
 /// The owner word of a name in an owner's cell, as the entry's first.
 fn live(owner: ClientNo, cell: u32) -> u64 {
-    OwnerWord(0).then_live(owner, cell).0
+    OwnerWord(0).then_live(owner, CellNo::new(cell)).0
 }
 
 /// The owner word that follows `before`, of a name in an owner's cell.
 fn then_live(before: u64, owner: ClientNo, cell: u32) -> u64 {
-    OwnerWord(before).then_live(owner, cell).0
+    OwnerWord(before).then_live(owner, CellNo::new(cell)).0
 }
 
 /// The owner word that follows `before`, without a name.

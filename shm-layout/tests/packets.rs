@@ -2,7 +2,7 @@
 #![cfg(not(loom))]
 
 use std::fmt::{Debug, Write as _};
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{CellNo, ClientNo, EntryNo, SlotNo};
 use tensorlend_layout::wire::{Hello, Policy, Reply, Request, encode};
 
 const BEGIN: &str = "<!-- packets:begin -->\n";
@@ -27,16 +27,18 @@ fn packets() -> String {
         }),
         Request::Ack,
         Request::Segment { bytes: 1 << 20, slots_log2: 10 },
-        Request::SegmentOf { owner: ClientNo::new(300), slot: 7 },
-        Request::Bind { name: "loss".into(), cell: 5 },
+        Request::SegmentOf { owner: ClientNo::new(300), slot: SlotNo::new(7) },
+        Request::Bind { name: "loss".into(), cell: CellNo::new(5) },
         Request::StreamOpen { name: "camera".into(), capacity: 8, policy: Policy::DropOldest },
-        Request::Tidy { names: vec![("a".into(), 1), ("b".into(), 2)] },
+        Request::Tidy { names: vec![("a".into(), CellNo::new(1)), ("b".into(), CellNo::new(2))] },
         Request::Ping,
     ];
     for request in &requests {
         line(&mut table, request);
     }
-    for reply in [Reply::Bound { entry: 9, owner_word: 1 << 40 }, Reply::Deleted { existed: true }, Reply::Done] {
+    for reply in
+        [Reply::Bound { entry: EntryNo::new(9), owner_word: 1 << 40 }, Reply::Deleted { existed: true }, Reply::Done]
+    {
         line(&mut table, &reply);
     }
     table + "```\n"

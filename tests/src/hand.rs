@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tensorlend_layout::catalogue::{Catalogue, CellRecord};
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::leases::LeaseTable;
-use tensorlend_layout::number::{ClientNo, CursorNo};
+use tensorlend_layout::number::{CellNo, ClientNo, CursorNo, SlotNo};
 use tensorlend_layout::raw::{Sheet, View};
 use tensorlend_layout::wire::{Hello, Reply, Request, Welcome, decode, encode};
 use tensorlend_layout::word::{Absorbed, Cell, MemberState, OwnerWord};
@@ -74,7 +74,7 @@ pub struct Lent {
     /// Length of the segment.
     pub bytes: u64,
     /// The first slot number.
-    pub base: u32,
+    pub base: SlotNo,
 }
 
 impl Hand {
@@ -112,7 +112,7 @@ impl Hand {
                 break;
             }
             let name = format!("asked {asked} by {number}");
-            for request in [Request::Bind { name: name.clone(), cell: 0 }, Request::Delete { name }] {
+            for request in [Request::Bind { name: name.clone(), cell: CellNo::new(0) }, Request::Delete { name }] {
                 let (reply, _) = hand.ask(&request)?;
                 if let Reply::Refused(_) = reply {
                     return Err(wrong(&reply));
@@ -149,18 +149,19 @@ impl Hand {
         let Reply::Segment { bytes, base, .. } = reply else { return Err(wrong(&reply)) };
         let [segment, slots] =
             <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| io::Error::other("two descriptors were promised"))?;
-        let mapped = map(&Lent { segment, slots, bytes, base });
+        let mapped = map(&Lent { segment, slots, bytes, base: base });
         self.acknowledge()?;
         mapped
     }
 
     /// Requests the segment of another client's slot; the descriptor is read-only.
     pub fn segment_of(&self, catalogue: u16, slot: u32) -> io::Result<Lent> {
-        let (reply, descriptors) = self.ask(&Request::SegmentOf { owner: ClientNo::new(catalogue), slot })?;
+        let (reply, descriptors) =
+            self.ask(&Request::SegmentOf { owner: ClientNo::new(catalogue), slot: SlotNo::new(slot) })?;
         let Reply::Segment { bytes, base, .. } = reply else { return Err(wrong(&reply)) };
         let [segment, slots] =
             <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| io::Error::other("two descriptors were promised"))?;
-        Ok(Lent { segment, slots, bytes, base })
+        Ok(Lent { segment, slots, bytes, base: base })
     }
 
     /// Opens a stream of its own and returns the writable ring.
@@ -199,7 +200,7 @@ impl Hand {
         let owner_word = self.owner_word_of(name)?;
         let (cells, leases) = self.sheets_of(owner_word.owner().get())?;
         let view = map(&cells, Access::Read)?;
-        let at = std::mem::offset_of!(Catalogue, cells) + owner_word.cell() as usize * size_of::<CellRecord>();
+        let at = std::mem::offset_of!(Catalogue, cells) + owner_word.cell().index() * size_of::<CellRecord>();
         let record: &CellRecord = view.at(at).ok_or(Errno::RANGE)?;
         Ok((owner_word.owner().get(), Cell(record.cell.read()), cells, leases))
     }
@@ -210,6 +211,6 @@ impl Hand {
             self.ask(&Request::SubscribePollable { name: name.into(), cursor: CursorNo::new(cursor) })?;
         let Reply::Stream { stream, id, .. } = reply else { return Err(wrong(&reply)) };
         let wake = descriptors.into_iter().nth(1).ok_or_else(|| io::Error::other("a wake pair was promised"))?;
-        Ok((stream, id, wake))
+        Ok((stream.get(), id, wake))
     }
 }

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use tensorlend_layout::catalogue::Catalogue;
 use tensorlend_layout::leases::{self, LeaseTable};
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{ClientNo, SlotNo};
 use tensorlend_layout::publish;
 use tensorlend_layout::raw::Sheet;
 use tensorlend_layout::word::{Cell, LeaseWord, Word};
@@ -151,8 +151,8 @@ impl Party {
                 let slot = round % PLACES;
                 let cell = &self.catalogue.cells[slot as usize].cell;
                 let entry = &self.table.entries[0][slot as usize];
-                let old = Cell::new(u64::from(round) + 1, slot);
-                let new = Cell::new(u64::from(round) + 2, slot);
+                let old = Cell::new(u64::from(round) + 1, SlotNo::new(slot));
+                let new = Cell::new(u64::from(round) + 2, SlotNo::new(slot));
                 if !self.reads {
                     cell.set(old.0);
                 }

@@ -12,6 +12,7 @@ use std::process::{Child, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use tensorlend_layout::number::CellNo;
 use tensorlend_layout::wire::{APPEND_MAX, Reply, Request, decode, encode};
 use tensorlend_os::memfd::Access;
 use tensorlend_os::packet;
@@ -73,7 +74,7 @@ fn what_many_connections_of_one_user_cost_another_user() {
     let join = |count: usize| -> Vec<Hand> {
         acting_as(ALICE, || (0..count).map(|_| Hand::join(&daemon.socket(), None).unwrap()).collect())
     };
-    let cells: Vec<u32> = (0..APPEND_MAX as u32).collect();
+    let cells: Vec<CellNo> = (0..APPEND_MAX).filter_map(CellNo::at).collect();
     let rounds = 0..budget(5, 15);
     let nothing =
         rounds.clone().map(|_| others_during(&daemon.socket(), || std::thread::sleep(Duration::from_secs(1))).0);
@@ -206,7 +207,11 @@ fn bind_names(socket: &Path, end: Instant, prepare: impl Fn(&OwnedFd, &AtomicBoo
             scope.spawn(|| prepare(&sheets[1], &over));
             for number in 0..u32::MAX {
                 let name = format!("a name of some length that is number {}", number % 60_000);
-                let bound = hand::ask(&connection, &Request::Bind { name: name.clone(), cell: number % 4096 }, &[]);
+                let bound = hand::ask(
+                    &connection,
+                    &Request::Bind { name: name.clone(), cell: CellNo::new(number % 4096) },
+                    &[],
+                );
                 // At first each name is deleted again, so that the daemon grants announcements.
                 let request = if number < 100 { Request::Delete { name } } else { Request::Ping };
                 if bound.and_then(|_| hand::ask(&connection, &request, &[])).is_err() || Instant::now() > end {

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use tensorlend::Client;
+use tensorlend_layout::number::CellNo;
 use tensorlend_layout::wire::Request;
 use tensorlend_tests::filled::{self, put};
 use tensorlend_tests::hand::Hand;
@@ -487,7 +488,7 @@ fn a_daemon_killed_while_it_appends_an_ephemeral_item_keeps_the_other_items() {
         client.append("list", filled::filled(&client, 1).unwrap()).unwrap();
         let other = Hand::join(&daemon.socket(), None).unwrap();
         std::fs::write(&begin, "").unwrap();
-        let append = Request::ListAppendEphemeral { list: "list".into(), cells: vec![0] };
+        let append = Request::ListAppendEphemeral { list: "list".into(), cells: vec![CellNo::new(0)] };
         assert!(other.ask(&append).is_err(), "the daemon is killed before it replies");
         eventually("the daemon's end", || !daemon.is_running());
         drop(other);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tensorlend::{DType, Policy};
 use tensorlend_layout::catalogue::SlotRecord;
 use tensorlend_layout::directory::Directory;
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{CellNo, ClientNo, SlotNo};
 use tensorlend_layout::wire::{APPEND_MAX, NameAt, Reply, Request, VALUES_MAX};
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 use tensorlend_os::memfd::Access;
@@ -62,7 +62,7 @@ fn measure(daemon: &Daemon, what: &str, mut attack: impl FnMut(usize)) {
 fn fill_leases(hand: &Hand) {
     hand.leases.shards_used.set(u64::MAX);
     hand.leases.high_water.iter().for_each(|high| high.set(64));
-    let lease = Cell::new(1, 77).lease(hand.welcome.client);
+    let lease = Cell::new(1, SlotNo::new(77)).lease(hand.welcome.client);
     hand.leases.entries.iter().flatten().for_each(|entry| entry.set(lease.0));
 }
 
@@ -78,7 +78,7 @@ fn names_of(directory: &Directory, owner: u16) -> Vec<NameAt> {
 fn what_one_request_costs_another_client() {
     let daemon = Daemon::start(CONFIG);
     let hand = Hand::join(&daemon.socket(), None).unwrap();
-    let cells: Vec<u32> = (0..APPEND_MAX as u32).collect();
+    let cells: Vec<CellNo> = (0..APPEND_MAX).filter_map(CellNo::at).collect();
     let append = |list: &str| Request::ListAppend { list: list.into(), cells: cells.clone() };
     let delete = |list: &str| Request::ListDelete { list: list.into() };
     println!("| request | pings | median ms | p99 ms | worst ms |\n|---|---|---|---|---|");
@@ -98,13 +98,13 @@ fn what_one_request_costs_another_client() {
     // Chains through all slots of a segment: a name costs as many records as a dataset can have.
     let (base, slots) = hand.segment(4096, 14, |lent| Ok((lent.base, hand::map(&lent.slots, Access::Write)?))).unwrap();
     let records: &[SlotRecord] = slots.array(4096, 1 << 14).unwrap();
-    for (slot, record) in (base..).zip(records) {
+    for (slot, record) in (0..).map(|at| base + at).zip(records) {
         record.words[0].set(1 << 24);
         record.words[2].set(if slot + 1 < base + (1 << 14) { slot + 1 } else { SLOT_NONE }.into());
     }
     for cell in 0..VALUES_MAX as u32 {
         hand.catalogue.cells[cell as usize].cell.set(Cell::new(1, base).0);
-        ask(&hand, &Request::Bind { name: format!("chain{cell}"), cell });
+        ask(&hand, &Request::Bind { name: format!("chain{cell}"), cell: CellNo::new(cell) });
     }
     let mut names = names_of(&hand.directory, hand.welcome.client.get());
     names.truncate(VALUES_MAX);
@@ -112,7 +112,7 @@ fn what_one_request_costs_another_client() {
         ask(&hand, &Request::ValuesOf { names: names.clone() });
     });
     measure(&daemon, "tidying 256 names", |round| {
-        let names: Vec<(String, u32)> = (0..256).map(|cell| (format!("t{round}-{cell}"), cell + 1000)).collect();
+        let names: Vec<_> = (0..256).map(|cell| (format!("t{round}-{cell}"), CellNo::new(cell + 1000))).collect();
         for (name, cell) in &names {
             ask(&hand, &Request::Bind { name: name.clone(), cell: *cell });
         }

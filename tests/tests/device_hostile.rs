@@ -1,7 +1,7 @@
 //! Clients that send false device data to the daemon and to their readers.
 
 use std::process::Command;
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{ClientNo, SlotNo};
 use tensorlend_layout::wire::{LendingId, Reply, Request};
 use tensorlend_tests::hand::Hand;
 use tensorlend_tests::machine::{config, on_machine, placed};
@@ -36,8 +36,9 @@ fn lies_to_the_daemon_change_nothing_for_others() {
         // Report lendings that this client never had, that never existed, and that other clients have.
         let (owner_word, since) = (hand.owner_word_of("x").unwrap(), hand.directory.segments[0].since_ns.read());
         let all_of = |since_ns| -> Vec<LendingId> {
-            let of =
-                move |catalogue| (0..4).map(move |base| LendingId { owner: catalogue, base: base * 256, since_ns });
+            let of = move |catalogue| {
+                (0..4).map(move |base| LendingId { owner: catalogue, base: SlotNo::new(base * 256), since_ns })
+            };
             [owner_word.owner(), hand.welcome.client, ClientNo::new(0), ClientNo::new(7), ClientNo::new(u16::MAX)]
                 .into_iter()
                 .flat_map(of)
@@ -52,7 +53,7 @@ fn lies_to_the_daemon_change_nothing_for_others() {
             }
         }
         // More lendings than a message may name: the daemon refuses or disconnects, and frees nothing.
-        let many = vec![LendingId { owner: owner_word.owner(), base: 0, since_ns: since }; 2000];
+        let many = vec![LendingId { owner: owner_word.owner(), base: SlotNo::new(0), since_ns: since }; 2000];
         let long = hand.ask(&Request::Unmapped { lendings: many });
         println!("2000 lendings: {:?}", long.map(|(reply, _)| reply));
         assert!(held.is(1) && held.validate() && place.lent_bytes(&watcher).unwrap() == lent);
@@ -77,9 +78,10 @@ fn lies_to_the_daemon_change_nothing_for_others() {
             assert!(descriptors.is_empty());
             println!("{bytes} bytes, 2^{slots_log2} slots: {refusal}");
         }
-        let (reply, _) = hand.ask(&Request::SegmentOf { owner: ClientNo::new(u16::MAX), slot: u32::MAX }).unwrap();
+        let (reply, _) =
+            hand.ask(&Request::SegmentOf { owner: ClientNo::new(u16::MAX), slot: SlotNo::new(u32::MAX) }).unwrap();
         assert!(matches!(reply, Reply::Refused(_)), "{reply:?}");
-        let (reply, _) = hand.ask(&Request::ReturnSegment { base: owner_word.owner().get().into() }).unwrap();
+        let (reply, _) = hand.ask(&Request::ReturnSegment { base: SlotNo::new(owner_word.cell().get()) }).unwrap();
         assert!(matches!(reply, Reply::Refused(_)), "{reply:?}");
         assert_eq!(place.lent_bytes(&watcher).unwrap(), lent);
 
@@ -121,13 +123,16 @@ fn many_requests_cost_the_daemon_nothing() {
         honest_goes_on(&daemon);
         let catalogue = hand.welcome.client;
         let ask = |number: u64| {
-            let lending =
-                LendingId { owner: ClientNo::new(number as u16), base: (number as u32) << 4, since_ns: number };
+            let lending = LendingId {
+                owner: ClientNo::new(number as u16),
+                base: SlotNo::new((number as u32) << 4),
+                since_ns: number,
+            };
             let request = match number % 8 {
                 0..3 => Request::Unmapped { lendings: vec![lending; 8] },
                 3..6 => Request::Mapped { lendings: vec![lending; 8], last: number % 16 == 3 },
                 6 => Request::DeviceSegment { uuid, bytes: 1 << 50, slots_log2: 4 },
-                _ => Request::SegmentOf { owner: catalogue, slot: number as u32 },
+                _ => Request::SegmentOf { owner: catalogue, slot: SlotNo::new(number as u32) },
             };
             let (reply, _) = hand.ask(&request).unwrap();
             assert!(matches!(reply, Reply::Done | Reply::Refused(_)), "{reply:?}");

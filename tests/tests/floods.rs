@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tensorlend::{Client, DType};
 use tensorlend_layout::catalogue::{Catalogue, RING};
-use tensorlend_layout::number::{ClientNo, CursorNo};
+use tensorlend_layout::number::{CellNo, ClientNo, CursorNo, SlotNo, StreamLine};
 use tensorlend_layout::raw::Sheet;
 use tensorlend_layout::wire::{PACKET_BYTES_MAX, Refusal, Reply, Request, decode, encode};
 use tensorlend_layout::word::{Absorbed, Cell};
@@ -311,14 +311,14 @@ fn leases_for_ever_cost_their_producer_memory_and_nobody_time() {
     let catalogue: Sheet<Catalogue> = Sheet::new(cells).unwrap();
     let owner_word = holder.owner_word_of("x").unwrap();
     // Leases of who was shown no segment do not count.
-    let slot = Cell(catalogue.cells[owner_word.cell() as usize].cell.read()).slot();
-    holder.segment_of(owner, slot).unwrap();
+    let slot = Cell(catalogue.cells[owner_word.cell().index()].cell.read()).slot();
+    holder.segment_of(owner, slot.get()).unwrap();
     holder.leases.shards_used.set(u64::MAX);
     holder.leases.high_water.iter().for_each(|high| high.set(64));
     let entries = holder.leases.entries.iter().flatten();
     // Leases every value and releases none.
     let refused = entries.enumerate().find_map(|(round, entry)| {
-        let value = Cell(catalogue.cells[owner_word.cell() as usize].cell.read());
+        let value = Cell(catalogue.cells[owner_word.cell().index()].cell.read());
         entry.set(value.lease(ClientNo::new(owner)).0);
         producer.ask(&format!("put x 100000 {round}")).err()
     });
@@ -413,7 +413,7 @@ fn half_sent_garbled_and_oversized_messages() {
     let daemon = Daemon::start("");
     let watcher = daemon.client();
     let mut agent = daemon.agent();
-    let right = encode(&Request::Bind { name: "bound".into(), cell: 1 });
+    let right = encode(&Request::Bind { name: "bound".into(), cell: CellNo::new(1) });
     let mut packets: Vec<Vec<u8>> = (0..right.len()).map(|end| right[..end].to_vec()).collect();
     packets.push([&right[..], b"and more"].concat());
     packets.extend(
@@ -436,20 +436,24 @@ fn half_sent_garbled_and_oversized_messages() {
         Request::Ack,
         Request::Segment { bytes: u64::MAX, slots_log2: 255 },
         Request::Segment { bytes: 0, slots_log2: 0 },
-        Request::ReturnSegment { base: u32::MAX },
-        Request::SegmentOf { owner: ClientNo::new(u16::MAX), slot: u32::MAX },
+        Request::ReturnSegment { base: SlotNo::new(u32::MAX) },
+        Request::SegmentOf { owner: ClientNo::new(u16::MAX), slot: SlotNo::new(u32::MAX) },
         Request::CellsOf { client: ClientNo::new(0), part: 255 },
         Request::LeasesOf { client: ClientNo::new(0) },
-        Request::Bind { name: "\0".repeat(60_000), cell: u32::MAX },
+        Request::Bind { name: "\0".repeat(60_000), cell: CellNo::new(u32::MAX) },
         Request::Delete { name: "x".repeat(60_000) },
-        Request::Tidy { names: vec![("x".into(), u32::MAX); 1000] },
+        Request::Tidy { names: vec![("x".into(), CellNo::new(u32::MAX)); 1000] },
         Request::Rename { from: String::new(), to: String::new() },
         Request::StreamOpen { name: "s".into(), capacity: u32::MAX, policy: tensorlend::Policy::Block },
         Request::Subscribe { name: "s".into(), cursor: CursorNo::new(u16::MAX), wake: true },
         Request::SubscribePollable { name: "s".into(), cursor: CursorNo::new(u16::MAX) },
-        Request::Unsubscribe { stream: u32::MAX, id: u64::MAX, cursor: CursorNo::new(u16::MAX) },
-        Request::WakeDescriptor { stream: u32::MAX, subscriber: ClientNo::new(0), cursor: CursorNo::new(u16::MAX) },
-        Request::ListAppend { list: "l".into(), cells: vec![u32::MAX; 10_000] },
+        Request::Unsubscribe { stream: StreamLine::new(u32::MAX), id: u64::MAX, cursor: CursorNo::new(u16::MAX) },
+        Request::WakeDescriptor {
+            stream: StreamLine::new(u32::MAX),
+            subscriber: ClientNo::new(0),
+            cursor: CursorNo::new(u16::MAX),
+        },
+        Request::ListAppend { list: "l".into(), cells: vec![CellNo::new(u32::MAX); 10_000] },
         Request::ListRename { from: "a".into(), to: "a".into() },
         hello(None),
     ];

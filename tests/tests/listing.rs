@@ -1,6 +1,7 @@
 //! The cost of a listing, and its treatment of names that cannot be read.
 
 use tensorlend::{Client, DType, Error};
+use tensorlend_layout::number::{CellNo, SlotNo};
 use tensorlend_layout::wire::{Reply, Request, VALUES_MAX};
 use tensorlend_layout::word::Cell;
 use tensorlend_tests::hand::Hand;
@@ -24,8 +25,8 @@ fn names_that_lead_nowhere_cost_no_requests() {
     let hand = Hand::join(&daemon.socket(), None).unwrap();
     let dead = hand.catalogue.cells.len().min(1000) as u32;
     for cell in 0..dead {
-        hand.catalogue.cells[cell as usize].cell.set(Cell::new(1, 500_000 + cell).0);
-        let (reply, _) = hand.ask(&Request::Bind { name: format!("dead/{cell}"), cell }).unwrap();
+        hand.catalogue.cells[cell as usize].cell.set(Cell::new(1, SlotNo::new(500_000 + cell)).0);
+        let (reply, _) = hand.ask(&Request::Bind { name: format!("dead/{cell}"), cell: CellNo::new(cell) }).unwrap();
         assert!(matches!(reply, Reply::Bound { .. }), "{reply:?}");
     }
     let reader = daemon.client();

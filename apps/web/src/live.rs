@@ -84,7 +84,7 @@ pub async fn follow(mut snapshots: watch::Receiver<Arc<Snapshot>>, viewer: mpsc:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tensorlend::observe::ClientNo;
+    use tensorlend::observe::{ClientNo, SlotNo};
 
     #[test]
     fn the_oldest_and_the_largest_each_once() {
@@ -92,7 +92,7 @@ mod tests {
             holder: ClientNo::new(0),
             pid: 0,
             catalogue: ClientNo::new(0),
-            slot: at as u32,
+            slot: SlotNo::new(at as u32),
             is_of_segment: false,
             count: 1,
             bytes: at as u64,
@@ -103,7 +103,7 @@ mod tests {
         let few: Vec<_> = (0..60).map(lease).collect();
         assert_eq!(notable(&few).len(), 60);
         let many: Vec<_> = (0..500).map(lease).collect();
-        let slots: Vec<u32> = notable(&many).iter().map(|lease| lease.slot).collect();
+        let slots: Vec<u32> = notable(&many).iter().map(|lease| lease.slot.get()).collect();
         assert_eq!(slots, (0..50).chain(450..500).collect::<Vec<_>>());
     }
 

@@ -39,11 +39,11 @@ fn rank(state: SlotState) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tensorlend::observe::SlotSeen;
+    use tensorlend::observe::{SlotNo, SlotSeen};
 
     #[test]
     fn what_keeps_memory_shows() {
-        let slot = |offset, bytes, state| SlotSeen { slot: 0, offset, bytes, state, value: None };
+        let slot = |offset, bytes, state| SlotSeen { slot: SlotNo::new(0), offset, bytes, state, value: None };
         let slots = vec![
             slot(0, 64, SlotState::Live),
             slot(64, 128, SlotState::Leased),

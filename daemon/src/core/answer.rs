@@ -6,7 +6,7 @@ use super::event::{ConnId, MemId};
 use super::orders::Making;
 use super::settings::Role;
 use super::versions::Versions;
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{ClientNo, SlotNo, StreamLine};
 use tensorlend_layout::wire::{Policy, Refusal, Reply};
 
 /// Maximum time for which a client may delay other clients by not acknowledging memory, counted
@@ -81,11 +81,11 @@ pub enum Lent {
     /// The client's own sheets.
     Welcome,
     /// The segment with this first slot number, and its slots.
-    Segment(u32),
+    Segment(SlotNo),
     /// This part of the client's cells.
     Cells(u8),
     /// The ring of the stream with this entry and id.
-    Ring(u32, u64),
+    Ring(StreamLine, u64),
 }
 
 /// A request that waits until the daemon has allocated memory.
@@ -128,7 +128,7 @@ pub struct RingRequest {
 #[derive(Debug)]
 pub enum What {
     Join { namespace: NamespaceId, joining: Joining },
-    Segment { base: u32, log2: u8 },
+    Segment { base: SlotNo, log2: u8 },
     Cells { part: u8 },
     Ring(RingRequest),
 }

@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::name::{KeyKind, item_key};
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{CellNo, ClientNo, EntryNo};
 use tensorlend_layout::wire::{QueueItem, Refusal};
 use tensorlend_layout::word::{LifeWord, OwnerWord, PARKED_ANY, parked_bit};
 
@@ -33,7 +33,7 @@ use tensorlend_layout::word::{LifeWord, OwnerWord, PARKED_ANY, parked_bit};
 #[derive(Clone, Copy, Debug)]
 pub struct Binding {
     pub owner: ClientNo,
-    pub cell: u32,
+    pub cell: CellNo,
     pub life: LifeWord,
 }
 
@@ -88,7 +88,7 @@ impl Bindings {
         assert!(owned as u64 <= self.names.live(), "owned names live");
         for (number, _) in members.iter() {
             for entry in self.names.owned().of(number) {
-                let owner_word = OwnerWord(directory.names[entry as usize].owner_word.peek());
+                let owner_word = OwnerWord(directory.names[entry.index()].owner_word.peek());
                 assert!(owner_word.is_live() && owner_word.owner() == number, "entry {entry} is a name of {number}");
             }
         }
@@ -116,21 +116,21 @@ impl Bindings {
         members: &Members,
         uid: Option<u32>,
         key: &[u8],
-    ) -> Result<u32, Refusal> {
+    ) -> Result<EntryNo, Refusal> {
         let placed = self.names.place(&context.directory, key, is_own(context, members, uid));
         placed.map_err(|full| context.full(full))
     }
 
     /// Stores the location of a key that has no cell: a stream or a list.
-    pub fn set(&mut self, context: &Context, entry: u32, number: ClientNo, place: u32) -> OwnerWord {
-        let before = OwnerWord(context.directory.names[entry as usize].owner_word.peek());
-        let after = before.then_live(number, place);
+    pub fn set(&mut self, context: &Context, entry: EntryNo, number: ClientNo, line: u32) -> OwnerWord {
+        let before = OwnerWord(context.directory.names[entry.index()].owner_word.peek());
+        let after = before.then_live(number, CellNo::new(line));
         self.names.set(&context.directory, entry, after);
         after
     }
 
     /// Ends a key that has no cell.
-    pub fn bury(&mut self, context: &Context, entry: u32) {
+    pub fn bury(&mut self, context: &Context, entry: EntryNo) {
         self.names.bury(&context.directory, entry);
     }
 
@@ -180,7 +180,7 @@ impl Bindings {
     }
 
     /// Returns true if this entry of the directory has memory. A client may name any entry.
-    pub fn has_memory(&self, entry: u32) -> bool {
+    pub fn has_memory(&self, entry: EntryNo) -> bool {
         self.names.has_memory(entry)
     }
 
@@ -210,18 +210,28 @@ impl Bindings {
     }
 
     /// Binds a key to a cell, regardless of the key's previous owner.
-    pub fn take(&mut self, parts: &mut Parts<'_>, key: &[u8], binding: Binding) -> Result<(u32, OwnerWord), Refusal> {
+    pub fn take(
+        &mut self,
+        parts: &mut Parts<'_>,
+        key: &[u8],
+        binding: Binding,
+    ) -> Result<(EntryNo, OwnerWord), Refusal> {
         let entry = self.place(parts.context, parts.members, parts.members.uid_of(binding.owner), key)?;
         self.unclaimed.remove(key);
         Ok((entry, self.take_entry(parts, entry, binding)))
     }
 
-    fn take_entry(&mut self, parts: &mut Parts<'_>, entry: u32, Binding { owner, cell, life }: Binding) -> OwnerWord {
-        let before = OwnerWord(parts.context.directory.names[entry as usize].owner_word.peek());
+    fn take_entry(
+        &mut self,
+        parts: &mut Parts<'_>,
+        entry: EntryNo,
+        Binding { owner, cell, life }: Binding,
+    ) -> OwnerWord {
+        let before = OwnerWord(parts.context.directory.names[entry.index()].owner_word.peek());
         if before.is_live() && (before.owner(), before.cell()) == (owner, cell) {
             self.lifetimes.end(parts.context, entry, before);
             self.lifetimes.begin(entry, before, life);
-            parts.context.directory.names[entry as usize].life.set(life.0);
+            parts.context.directory.names[entry.index()].life.set(life.0);
             return before;
         }
         let after = before.then_live(owner, cell);
@@ -247,9 +257,9 @@ impl Bindings {
     }
 
     /// Ends a live name.
-    pub fn remove(&mut self, parts: &mut Parts<'_>, entry: u32, tell: bool) {
-        let owner_word = OwnerWord(parts.context.directory.names[entry as usize].owner_word.peek());
-        let record = &parts.context.directory.names[entry as usize];
+    pub fn remove(&mut self, parts: &mut Parts<'_>, entry: EntryNo, tell: bool) {
+        let owner_word = OwnerWord(parts.context.directory.names[entry.index()].owner_word.peek());
+        let record = &parts.context.directory.names[entry.index()];
         let item = (KeyKind::of(record) == KeyKind::Item).then(|| parts.context.directory.key(record)).flatten();
         let item = item.and_then(|key| item_of(&key));
         tensorlend_layout::crash_point!("daemon: name about to be removed");

@@ -11,7 +11,7 @@
 use super::account::NamespaceId;
 use super::clock::{Clock, Timer};
 use std::collections::VecDeque;
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{ClientNo, EntryNo};
 
 /// Maximum cost of one step in units. A unit is a fraction of a microsecond, and a step takes a few
 /// milliseconds.
@@ -56,7 +56,7 @@ pub enum Left {
     Numbers(std::ops::Range<u64>),
     /// A search among all entries whose owner words lead to cells. The search begins with this
     /// catalogue and entry.
-    Entries(ClientNo, u32),
+    Entries(ClientNo, EntryNo),
 }
 
 /// The queue of chores, and the cost of the steps.

@@ -10,7 +10,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::mem::offset_of;
 use tensorlend_layout::catalogue::{Catalogue, CellRecord, RING};
 use tensorlend_layout::leases::LeaseTable;
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{CellNo, ClientNo, SlotNo};
 use tensorlend_layout::raw::View;
 use tensorlend_layout::word::{Cell, Member, Word};
 
@@ -110,7 +110,7 @@ pub struct Client {
     /// The client's segments, by first slot number.
     pub segments: ClientSegments,
     /// Cells that lost their names. The client has not fetched the notices about them yet.
-    pub notices: BTreeSet<u32>,
+    pub notices: BTreeSet<CellNo>,
     /// Time of the lending that the client must acknowledge. Valid only if the client owes an
     /// acknowledgement.
     pub lent_ns: u64,
@@ -239,24 +239,24 @@ impl Client {
     }
 
     /// Returns the value of a cell. The value is an allegation of the client.
-    pub fn value(&self, cell: u32) -> Option<Cell> {
+    pub fn value(&self, cell: CellNo) -> Option<Cell> {
         let (view, record) = self.sheets.cell(cell)?;
         view.word(record + offset_of!(CellRecord, cell)).map(Cell)
     }
 
     /// Returns the segment of a slot, and the segment's first slot number.
-    pub fn segment_of(&self, slot: u32) -> Option<(u32, &Segment)> {
+    pub fn segment_of(&self, slot: SlotNo) -> Option<(SlotNo, &Segment)> {
         self.segments.containing(slot)
     }
 
     /// Returns true if a slot has a segment whose bytes still exist.
-    pub fn has_bytes_of(&self, slot: u32) -> bool {
+    pub fn has_bytes_of(&self, slot: SlotNo) -> bool {
         self.segment_of(slot).is_some_and(|(_, segment)| !segment.is_lost())
     }
 
     /// Returns the segment's first slot number and the slot's record. The record is an allegation
     /// of the client.
-    pub fn slot(&self, slot: u32) -> Option<(u32, [u64; 16])> {
+    pub fn slot(&self, slot: SlotNo) -> Option<(SlotNo, [u64; 16])> {
         self.segments.slot(slot)
     }
 

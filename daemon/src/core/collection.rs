@@ -22,7 +22,7 @@ use super::namespace::Namespace;
 use super::parts::Parts;
 use super::range::SegmentId;
 use tensorlend_layout::leases::{LeaseTable, scan_fence};
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{ClientNo, EntryNo, SlotNo};
 use tensorlend_layout::word::OwnerWord;
 
 const LEASES_PAUSE_NS_MAX: u64 = 30_000_000_000;
@@ -75,7 +75,7 @@ impl Namespace {
     }
 
     /// Continues the stage that reads names. Returns false if the step has spent its units.
-    fn survey_names(&mut self, env: &mut Env, owner: ClientNo, survey: &mut Survey, next: u32) -> bool {
+    fn survey_names(&mut self, env: &mut Env, owner: ClientNo, survey: &mut Survey, next: EntryNo) -> bool {
         let entries = self.bindings.names().owned().of_from(owner, next, ENTRIES_STEP);
         if entries.is_empty() {
             survey.stage = Stage::Streams(StreamPosition::default());
@@ -85,7 +85,7 @@ impl Namespace {
                 return false;
             }
             survey.stage = Stage::Names(entry + 1);
-            let owner_word = OwnerWord(self.context.directory.names[entry as usize].owner_word.peek());
+            let owner_word = OwnerWord(self.context.directory.names[entry.index()].owner_word.peek());
             let client = &self.members[owner];
             let value = client.value(owner_word.cell()).filter(|cell| cell.is_value());
             let named = value.filter(|cell| client.has_bytes_of(cell.slot()));
@@ -139,7 +139,7 @@ impl Namespace {
 
     fn survey_leases(&mut self, env: &mut Env, owner: ClientNo, survey: &mut Survey, next: ClientNo) -> bool {
         let Some((number, reader)) = self.members.first_from(next) else {
-            survey.stage = Stage::Free(0);
+            survey.stage = Stage::Free(SlotNo::new(0));
             return true;
         };
         let table = reader.lease_table();
@@ -154,7 +154,7 @@ impl Namespace {
             });
         }
         survey.leased |= !survey.roots.is_empty();
-        survey.stage = number.next().map_or(Stage::Free(0), Stage::Leases);
+        survey.stage = number.next().map_or(Stage::Free(SlotNo::new(0)), Stage::Leases);
         true
     }
 

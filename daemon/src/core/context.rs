@@ -7,7 +7,7 @@ use super::ledger::Ledger;
 use super::names::Full;
 use tensorlend_layout::directory::{Directory, MemberEntry};
 use tensorlend_layout::name::KeyKind;
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{ClientNo, EntryNo};
 use tensorlend_layout::wire::{LimitKind, Refusal};
 use tensorlend_layout::word::{LifeWord, OwnerWord};
 
@@ -68,13 +68,13 @@ impl DirectoryWriter {
     }
 
     /// Returns the lifetime of the name in an entry.
-    pub fn life(&self, entry: u32) -> LifeWord {
-        LifeWord(self.names[entry as usize].life.peek())
+    pub fn life(&self, entry: EntryNo) -> LifeWord {
+        LifeWord(self.names[entry.index()].life.peek())
     }
 
     /// Returns the live keys of one kind, with their entries and owner words. `read` parses each
     /// key.
-    pub fn live_keys<K>(&self, kind: KeyKind, read: impl Fn(Vec<u8>) -> Option<K>) -> Vec<(u32, OwnerWord, K)> {
+    pub fn live_keys<K>(&self, kind: KeyKind, read: impl Fn(Vec<u8>) -> Option<K>) -> Vec<(EntryNo, OwnerWord, K)> {
         self.entries()
             .filter(|(_, entry)| KeyKind::of(entry) == kind && OwnerWord(entry.owner_word.peek()).is_live())
             .filter_map(|(at, entry)| Some((at, OwnerWord(entry.owner_word.peek()), read(self.key(entry)?)?)))

@@ -19,7 +19,7 @@ use super::probes::Probing;
 use super::range::SegmentId;
 use std::borrow::Cow;
 use tensorlend_layout::directory::Bitmap;
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{ClientNo, SlotNo};
 use tensorlend_layout::word::{Absorbed, Member, MemberState};
 
 pub const PROBE_PAUSE_NS: u64 = 1_000_000;
@@ -139,7 +139,7 @@ impl Members {
 impl Namespace {
     /// Drops a client whose memory is not in use. The client's number becomes free.
     pub fn drop_client(&mut self, env: &mut Env, number: ClientNo) {
-        let bases: Vec<u32> = self.members.me(number).segments.keys().copied().collect();
+        let bases: Vec<SlotNo> = self.members.me(number).segments.keys().copied().collect();
         let frozen = self.members.me(number).is_frozen();
         for base in bases {
             self.segments.free_segment(

@@ -6,7 +6,9 @@
 //! see [`Chunk::floor`].
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use tensorlend_layout::directory::{Directory, NameEntry};
+use tensorlend_layout::number::EntryNo;
 use tensorlend_layout::word::{OwnerKind, OwnerWord};
 
 /// Number of entries whose memory is allocated together.
@@ -42,21 +44,21 @@ impl EntrySet {
     }
 
     /// Returns true if the set contains an entry.
-    pub fn contains(&self, entry: u32) -> bool {
-        self.0.get(entry as usize / 64).is_some_and(|bits| bits >> (entry % 64) & 1 == 1)
+    pub fn contains(&self, entry: EntryNo) -> bool {
+        self.0.get(entry.index() / 64).is_some_and(|bits| bits >> (entry.get() % 64) & 1 == 1)
     }
 
     /// Adds an entry below the end. Returns false if the set already contains the entry.
-    pub fn insert(&mut self, entry: u32) -> bool {
+    pub fn insert(&mut self, entry: EntryNo) -> bool {
         let fresh = !self.contains(entry);
-        self.0[entry as usize / 64] |= 1 << (entry % 64);
+        self.0[entry.index() / 64] |= 1 << (entry.get() % 64);
         fresh
     }
 
     /// Returns the entries in ascending order.
-    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = EntryNo> + '_ {
         let of = |(at, &bits): (usize, &u64)| {
-            (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| at as u32 * 64 + bit)
+            (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| EntryNo::new(at as u32 * 64 + bit))
         };
         self.0.iter().enumerate().flat_map(of)
     }
@@ -91,8 +93,8 @@ impl Entries {
         let mut it = Self::new(d.names.len() as u32);
         for chunk in 0..end.div_ceil(CHUNK) {
             it.chunks.push(Chunk { state: State::There, free: [0; WORDS], count: 0, floor: OwnerWord(0) });
-            for number in it.numbers(chunk).filter(|number| *number != 0 && !used.contains(*number)) {
-                let owner_word = &d.names[number as usize].owner_word;
+            for number in it.numbers(chunk).filter(|number| *number != EntryNo::default() && !used.contains(*number)) {
+                let owner_word = &d.names[number.index()].owner_word;
                 // No place leads to this entry, so no client can have published a value in it.
                 if OwnerWord(owner_word.peek()).kind() != OwnerKind::Tomb {
                     owner_word.set(OwnerWord(owner_word.peek()).then_tomb().0);
@@ -111,8 +113,13 @@ impl Entries {
         self.free
     }
 
-    fn numbers(&self, chunk: u32) -> std::ops::Range<u32> {
+    fn extent_of(&self, chunk: u32) -> Range<u32> {
         chunk * CHUNK..((chunk + 1) * CHUNK).min(self.count)
+    }
+
+    fn numbers(&self, chunk: u32) -> impl ExactSizeIterator<Item = EntryNo> + use<> {
+        let Range { start, end } = self.extent_of(chunk);
+        (start as usize..end as usize).map(|at| EntryNo::new(at as u32))
     }
 
     /// Returns the next chunk that needs memory, if fewer than `reserve` entries are free. The
@@ -137,20 +144,20 @@ impl Entries {
 
     /// Returns true if this entry has memory. A read of another entry would wait while the kernel frees the entry's former
     /// memory, and then allocate memory.
-    pub fn has_memory(&self, entry: u32) -> bool {
-        self.chunks.get((entry / CHUNK) as usize).is_some_and(|chunk| chunk.state == State::There)
+    pub fn has_memory(&self, entry: EntryNo) -> bool {
+        self.chunks.get(entry.index() / CHUNK as usize).is_some_and(|chunk| chunk.state == State::There)
     }
 
     /// Returns a chunk's offset from the beginning of the entries and its length, in bytes.
     pub fn extent(&self, chunk: u32) -> (u64, u64) {
-        let numbers = self.numbers(chunk);
+        let Range { start, end } = self.extent_of(chunk);
         let bytes = size_of::<NameEntry>() as u64;
-        (u64::from(numbers.start) * bytes, numbers.len() as u64 * bytes)
+        (u64::from(start) * bytes, u64::from(end - start) * bytes)
     }
 
     /// Handles the allocation of a chunk's memory, or its failure.
     pub fn arrived(&mut self, d: &Directory, chunk: u32, made: bool) {
-        let numbers = self.numbers(chunk);
+        let (numbers, end) = (self.numbers(chunk), self.extent_of(chunk).end);
         let it = &mut self.chunks[chunk as usize];
         assert_eq!(it.state, State::Ordered, "a chunk comes once, and only if ordered");
         self.ordered -= numbers.len() as u64;
@@ -162,62 +169,62 @@ impl Entries {
         it.state = State::There;
         if it.floor != OwnerWord(0) {
             let owner_word = it.floor.then_tomb();
-            for number in numbers.clone() {
-                d.names[number as usize].owner_word.set(owner_word.0);
+            for number in self.numbers(chunk) {
+                d.names[number.index()].owner_word.set(owner_word.0);
             }
         }
-        let end = d.head().names_end.peek();
-        d.head().names_end.set(end.max(numbers.end.into()));
+        let names_end = &d.head().names_end;
+        names_end.set(names_end.peek().max(end.into()));
         for number in numbers {
             // Number 0 stays in use permanently.
-            if number != 0 {
+            if number != EntryNo::default() {
                 self.put_back(number);
             }
         }
     }
 
-    fn put_back(&mut self, number: u32) {
-        let chunk = &mut self.chunks[(number / CHUNK) as usize];
-        let at = (number % CHUNK) as usize;
+    fn put_back(&mut self, number: EntryNo) {
+        let chunk = &mut self.chunks[number.index() / CHUNK as usize];
+        let at = number.index() % CHUNK as usize;
         assert_eq!(chunk.free[at / 64] >> (at % 64) & 1, 0, "an entry is given back once");
         chunk.free[at / 64] |= 1 << (at % 64);
         chunk.count += 1;
         self.free += 1;
-        self.with_free.insert(number / CHUNK);
+        self.with_free.insert(number.get() / CHUNK);
     }
 
     /// Takes the lowest free entry out of the free entries.
-    pub fn take(&mut self) -> Option<u32> {
-        let number = *self.with_free.first()?;
-        let chunk = &mut self.chunks[number as usize];
+    pub fn take(&mut self) -> Option<EntryNo> {
+        let first = *self.with_free.first()?;
+        let chunk = &mut self.chunks[first as usize];
         let (word, bits) = chunk.free.iter_mut().enumerate().find(|(_, bits)| **bits != 0)?;
         let bit = bits.trailing_zeros();
         *bits &= *bits - 1;
         chunk.count -= 1;
         self.free -= 1;
         if chunk.count == 0 {
-            self.with_free.remove(&number);
+            self.with_free.remove(&first);
         }
-        Some(number * CHUNK + word as u32 * 64 + bit)
+        Some(EntryNo::new(first * CHUNK + word as u32 * 64 + bit))
     }
 
     /// Frees an entry whose owner word is a tombstone.
-    pub fn give(&mut self, number: u32) {
+    pub fn give(&mut self, number: EntryNo) {
         self.put_back(number);
     }
 
     /// Returns the chunk of `number` if the daemon can free the chunk's memory. No entry of the
     /// chunk may be in use, and `reserve` other entries must be free. The chunk is absent from then
     /// on.
-    pub fn surplus(&mut self, d: &Directory, number: u32, reserve: u64) -> Option<u32> {
-        let chunk = number / CHUNK;
+    pub fn surplus(&mut self, d: &Directory, number: EntryNo, reserve: u64) -> Option<u32> {
+        let chunk = number.get() / CHUNK;
         let numbers = self.numbers(chunk);
         let it = &mut self.chunks[chunk as usize];
         let spare = chunk != 0 && it.count as usize == numbers.len();
         if !spare || self.free - u64::from(it.count) < reserve {
             return None;
         }
-        let version = |number: u32| OwnerWord(d.names[number as usize].owner_word.peek());
+        let version = |number: EntryNo| OwnerWord(d.names[number.index()].owner_word.peek());
         it.floor = numbers.map(version).max_by_key(|owner_word| owner_word.version()).expect("a chunk has entries");
         it.state = State::Absent;
         it.free = [0; WORDS];

@@ -10,7 +10,7 @@ use super::event::MemId;
 use std::fmt;
 use std::str::FromStr;
 use tensorlend_layout::directory::DEVICES;
-use tensorlend_layout::number::{ClientNo, CursorNo};
+use tensorlend_layout::number::{ClientNo, CursorNo, SlotNo, StreamLine};
 use tensorlend_layout::raw::View;
 
 /// The kind and owner of a preserved descriptor.
@@ -60,7 +60,7 @@ pub enum Label {
         /// The segment's owner.
         owner: ClientNo,
         /// The segment's first slot.
-        base: u32,
+        base: SlotNo,
     },
     /// The records of a segment's slots.
     Slots {
@@ -69,14 +69,14 @@ pub enum Label {
         /// The segment's owner.
         owner: ClientNo,
         /// The segment's first slot.
-        base: u32,
+        base: SlotNo,
     },
     /// A stream's ring.
     Ring {
         /// The namespace.
         namespace: NamespaceId,
         /// The stream's index in the directory's table of streams.
-        place: u32,
+        place: StreamLine,
         /// The stream's id in the directory.
         id: u64,
     },
@@ -98,7 +98,7 @@ pub enum Label {
         /// The segment's owner.
         owner: ClientNo,
         /// The segment's first slot.
-        base: u32,
+        base: SlotNo,
         /// The index of the device in the directory's list.
         place: u8,
         /// The segment's length in bytes, a multiple of 2 MiB. The descriptor does not contain the
@@ -125,7 +125,7 @@ pub enum Label {
         /// The segment's owner.
         owner: ClientNo,
         /// The segment's first slot.
-        base: u32,
+        base: SlotNo,
     },
     /// Orphaned memory. The memory stays charged, because its former owner may still write it.
     Orphaned {
@@ -354,14 +354,20 @@ mod tests {
             Label::Catalogue { namespace: 3, owner: ClientNo::new(1), writer: false },
             Label::Leases { namespace: 3, owner: ClientNo::new(2) },
             Label::Cells { namespace: 3, owner: ClientNo::new(2), part: 4 },
-            Label::Segment { namespace: 3, owner: ClientNo::new(2), base: 1 << 23 },
-            Label::Slots { namespace: 3, owner: ClientNo::new(2), base: 0 },
-            Label::Ring { namespace: 3, place: 5, id: u64::MAX },
+            Label::Segment { namespace: 3, owner: ClientNo::new(2), base: SlotNo::new(1 << 23) },
+            Label::Slots { namespace: 3, owner: ClientNo::new(2), base: SlotNo::new(0) },
+            Label::Ring { namespace: 3, place: StreamLine::new(5), id: u64::MAX },
             Label::Wake { namespace: 3, id: 6, client: ClientNo::new(7), cursor: CursorNo::new(255) },
             Label::Orphaned { namespace: 3, uid: u32::MAX, segment: true, id: u64::MAX },
-            Label::DeviceSegment { namespace: 3, owner: ClientNo::new(2), base: 1 << 23, place: 15, bytes: 256 << 20 },
+            Label::DeviceSegment {
+                namespace: 3,
+                owner: ClientNo::new(2),
+                base: SlotNo::new(1 << 23),
+                place: 15,
+                bytes: 256 << 20,
+            },
             Label::DeviceOrphaned { namespace: 3, uid: 7, place: 0, bytes: 2 << 40, id: u64::MAX },
-            Label::Spilled { namespace: 3, owner: ClientNo::new(65535), base: 1 << 23 },
+            Label::Spilled { namespace: 3, owner: ClientNo::new(65535), base: SlotNo::new(1 << 23) },
         ];
         for label in labels {
             let text = label.to_string();
@@ -396,10 +402,10 @@ mod tests {
             Label::Catalogue { namespace, owner: ClientNo::new(owner), writer: true },
             Label::Leases { namespace, owner: ClientNo::new(owner) },
             Label::Cells { namespace, owner: ClientNo::new(owner), part: u8::MAX },
-            Label::Segment { namespace, owner: ClientNo::new(owner), base: u32::MAX },
-            Label::Slots { namespace, owner: ClientNo::new(owner), base: u32::MAX },
-            Label::Spilled { namespace, owner: ClientNo::new(owner), base: u32::MAX },
-            Label::Ring { namespace, place, id },
+            Label::Segment { namespace, owner: ClientNo::new(owner), base: SlotNo::MAX },
+            Label::Slots { namespace, owner: ClientNo::new(owner), base: SlotNo::MAX },
+            Label::Spilled { namespace, owner: ClientNo::new(owner), base: SlotNo::MAX },
+            Label::Ring { namespace, place: StreamLine::new(place), id },
             Label::Wake { namespace, id, client: ClientNo::new(client), cursor: CursorNo::new(255) },
             Label::Orphaned { namespace, uid: u32::MAX, segment: true, id: given_up },
             Label::Orphaned { namespace, uid: u32::MAX, segment: false, id: given_up },
@@ -407,7 +413,13 @@ mod tests {
         // A device larger than any existing one. Labels of device memory may be longer than those of host memory.
         let (place, bytes) = (15, 1 << 40);
         let of_devices = [
-            Label::DeviceSegment { namespace, owner: ClientNo::new(owner), base: (1 << 24) - 1, place, bytes },
+            Label::DeviceSegment {
+                namespace,
+                owner: ClientNo::new(owner),
+                base: SlotNo::new((1 << 24) - 1),
+                place,
+                bytes,
+            },
             Label::DeviceOrphaned { namespace, uid: u32::MAX, place, bytes, id: given_up },
         ];
         for (label, most) in labels.map(|it| (it, NAME_BYTES)).into_iter().chain(of_devices.map(|it| (it, 36))) {

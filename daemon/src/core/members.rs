@@ -18,7 +18,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::directory::Bitmap;
 use tensorlend_layout::leases::{LeaseTable, scan_fence};
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{CellNo, ClientNo, SlotNo};
 use tensorlend_layout::wake::news_fence;
 use tensorlend_layout::wire::{LimitKind, Refusal, Reply};
 
@@ -262,7 +262,7 @@ impl Members {
     }
 
     /// Returns the slots of `catalogue` on which live clients have leases.
-    pub fn leased(&self, number: ClientNo) -> Vec<u32> {
+    pub fn leased(&self, number: ClientNo) -> Vec<SlotNo> {
         // A change was stored before this fence: an owner word moved, or an owner marked a slot as
         // dead. Consider a reader R that leased a slot by the old route. Either daemon D sees the
         // lease here, or R sees the change.
@@ -317,9 +317,9 @@ impl Members {
 
 impl Members {
     /// Checks a cell to which its client requests to bind a name.
-    pub fn check_cell(&self, number: ClientNo, cell: u32) -> Result<(), Refusal> {
+    pub fn check_cell(&self, number: ClientNo, cell: CellNo) -> Result<(), Refusal> {
         let granted = self.client(number)?.sheets.granted();
-        if cell < granted {
+        if cell.get() < granted {
             Ok(())
         } else {
             Err(Refusal::Bad(format!("cell {cell} is not among the {granted} cells of this client")))
@@ -329,7 +329,7 @@ impl Members {
     /// Returns the numbers of the cells that the daemon took from a client.
     pub fn notices(&mut self, number: ClientNo) -> Outcome {
         let notices = &mut self.me(number).notices;
-        let cells: Vec<u32> = std::iter::from_fn(|| notices.pop_first()).take(4096).collect();
+        let cells: Vec<CellNo> = std::iter::from_fn(|| notices.pop_first()).take(4096).collect();
         Outcome::Reply(Reply::Notices { cells, more: !notices.is_empty() })
     }
 
@@ -376,7 +376,7 @@ impl Members {
 
     /// Adds a cell of a disconnected client to the survey in progress. An owner word now leads to
     /// the cell.
-    pub fn surveyed(&mut self, number: ClientNo, cell: u32) {
+    pub fn surveyed(&mut self, number: ClientNo, cell: CellNo) {
         let Some(client) = self.get_mut(number) else { return };
         let value = client.value(cell).filter(|value| value.is_value());
         if let (Some(value), ClientState::Frozen { survey: Some(survey), .. }) = (value, &mut client.state) {

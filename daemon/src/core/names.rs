@@ -17,6 +17,7 @@ use table::Table;
 use tensorlend_layout::catalogue::RING;
 use tensorlend_layout::directory::{Directory, ENTRY_NAME_WORDS, FIRST_TABLE_LOG2, FoundName, LongName};
 use tensorlend_layout::name::KeyKind;
+use tensorlend_layout::number::EntryNo;
 use tensorlend_layout::search::SEARCH_MAX;
 use tensorlend_layout::word::{OwnerKind, OwnerWord, PlaceWord, TableWord, Word};
 
@@ -111,12 +112,12 @@ fn seed(secret: u64, table: TableWord) -> u64 {
     hasher.finish()
 }
 
-fn owner_word_of(d: &Directory, entry: u32) -> OwnerWord {
-    OwnerWord(d.names[entry as usize].owner_word.peek())
+fn owner_word_of(d: &Directory, entry: EntryNo) -> OwnerWord {
+    OwnerWord(d.names[entry.index()].owner_word.peek())
 }
 
-fn key_bytes(d: &Directory, entry: u32) -> usize {
-    (d.names[entry as usize].key.peek() & 0xFFFF) as usize
+fn key_bytes(d: &Directory, entry: EntryNo) -> usize {
+    (d.names[entry.index()].key.peek() & 0xFFFF) as usize
 }
 
 /// Returns the entry of a key in any state.
@@ -206,7 +207,7 @@ impl Names {
     }
 
     /// Returns true if a client may name this entry: see [`Entries::has_memory`].
-    pub fn has_memory(&self, entry: u32) -> bool {
+    pub fn has_memory(&self, entry: EntryNo) -> bool {
         self.entries.has_memory(entry)
     }
 
@@ -308,7 +309,7 @@ impl Names {
     /// returns true if an owner word belongs to a name of the requesting user. Returns
     /// [`Full::Collision`] only if a search for the key passes more than [`SEARCH_MAX`] live names of
     /// this user.
-    pub fn place(&mut self, d: &Directory, key: &[u8], is_own: impl Fn(OwnerWord) -> bool) -> Result<u32, Full> {
+    pub fn place(&mut self, d: &Directory, key: &[u8], is_own: impl Fn(OwnerWord) -> bool) -> Result<EntryNo, Full> {
         let named = self.table.named();
         let entry = self.place_within(d, key, SEARCH_MAX, is_own)?;
         // An existing name uses none of the reservation.
@@ -323,7 +324,7 @@ impl Names {
         d: &Directory,
         key: &[u8],
         is_own: impl Fn(OwnerWord) -> bool,
-    ) -> Result<u32, Full> {
+    ) -> Result<EntryNo, Full> {
         self.place_within(d, key, ANNOUNCED_SEARCH_MAX, is_own)
     }
 
@@ -333,7 +334,7 @@ impl Names {
         key: &[u8],
         search_max: u64,
         is_own: impl Fn(OwnerWord) -> bool,
-    ) -> Result<u32, Full> {
+    ) -> Result<EntryNo, Full> {
         if let Some(found) = find(d, key) {
             return Ok(found.entry);
         }
@@ -344,8 +345,9 @@ impl Names {
         // Counting further places would not change the decision.
         let passed = d.passed_by(hash).take(search_max as usize + 1).count() as u64;
         if passed > search_max {
-            let leads =
-                |place: &PlaceWord| place.entry() != 0 && KeyKind::of(&d.names[place.entry() as usize]).leads_to_cell();
+            let leads = |place: &PlaceWord| {
+                place.entry() != EntryNo::new(0) && KeyKind::of(&d.names[place.entry().index()]).leads_to_cell()
+            };
             let owner_words = d.passed_by(hash).filter(leads).map(|place| owner_word_of(d, place.entry()));
             if owner_words.filter(|&owner_word| owner_word.is_live() && is_own(owner_word)).count() as u64 > search_max
             {
@@ -360,7 +362,7 @@ impl Names {
             self.blocks.give(block);
             return Err(self.no_memory());
         };
-        d.names[entry as usize].set_key(hash, key, block, &d.long_names);
+        d.names[entry.index()].set_key(hash, key, block, &d.long_names);
         tensorlend_layout::crash_point!("daemon: key written");
         let place = PlaceWord::new(hash, entry);
         self.is_crowded |= passed > CROWDED;
@@ -373,10 +375,10 @@ impl Names {
     }
 
     /// Stores an entry's next owner word.
-    pub fn set(&mut self, d: &Directory, entry: u32, after: OwnerWord) {
+    pub fn set(&mut self, d: &Directory, entry: EntryNo, after: OwnerWord) {
         let before = owner_word_of(d, entry);
         self.count(d, entry, before, false);
-        d.names[entry as usize].owner_word.set(after.0);
+        d.names[entry.index()].owner_word.set(after.0);
         self.count(d, entry, after, true);
         d.head().names_live.set(self.live);
         self.show_room(d);
@@ -384,10 +386,10 @@ impl Names {
 
     /// Ends a name. The name's owner word becomes a tombstone, and its entry becomes free for
     /// another name. Places that no search has to pass become free too.
-    pub fn bury(&mut self, d: &Directory, entry: u32) {
+    pub fn bury(&mut self, d: &Directory, entry: EntryNo) {
         self.set(d, entry, owner_word_of(d, entry).then_tomb());
         tensorlend_layout::crash_point!("daemon: tomb stored");
-        let name = &d.names[entry as usize];
+        let name = &d.names[entry.index()];
         let place = PlaceWord::new(name.hash.peek(), entry);
         self.changes += 1;
         let at = self.table.remove(d, place);
@@ -412,14 +414,14 @@ impl Names {
         self.show_room(d);
     }
 
-    fn count(&mut self, d: &Directory, entry: u32, owner_word: OwnerWord, add: bool) {
+    fn count(&mut self, d: &Directory, entry: EntryNo, owner_word: OwnerWord, add: bool) {
         let by = |counter: &mut u64| if add { *counter += 1 } else { *counter -= 1 };
         match owner_word.kind() {
             OwnerKind::Tomb => {}
             OwnerKind::Reserved => by(&mut self.live),
             OwnerKind::Live => {
                 by(&mut self.live);
-                if !KeyKind::of(&d.names[entry as usize]).leads_to_cell() {
+                if !KeyKind::of(&d.names[entry.index()]).leads_to_cell() {
                 } else if add {
                     self.owned.insert(owner_word.owner(), entry);
                 } else {

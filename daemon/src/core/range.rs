@@ -1,7 +1,7 @@
 //! The size of a segment, and its slot numbers.
 
 use tensorlend_layout::Uuid;
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{ClientNo, SlotNo};
 
 /// The size of a segment.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +24,7 @@ pub struct SegmentId {
     /// The client's catalogue.
     pub owner: ClientNo,
     /// The first slot number.
-    pub base: u32,
+    pub base: SlotNo,
 }
 
 /// The slot numbers of a segment.
@@ -33,7 +33,7 @@ pub struct SlotRange {
     /// The catalogue of the segment's owner.
     pub owner: ClientNo,
     /// The first slot number.
-    pub base: u32,
+    pub base: SlotNo,
     /// log2 of the number of slots.
     pub log2: u8,
 }

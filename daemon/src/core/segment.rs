@@ -22,7 +22,7 @@ use super::range::{SegmentId, SegmentSize, SlotRange};
 use super::settings::Payer;
 use super::tables::Table;
 use std::collections::BTreeSet;
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{ClientNo, SegmentLine, SlotNo};
 use tensorlend_layout::size::bytes_exact;
 use tensorlend_layout::wire::{LimitKind, Refusal, Reply};
 use tensorlend_layout::word::RangeWord;
@@ -32,13 +32,13 @@ const PAGE: u64 = 4096;
 /// The directory's table of segments. Each entry belongs to a client's segment or is free.
 #[derive(Debug)]
 pub struct Segments {
-    free: Vec<u32>,
+    free: Vec<SegmentLine>,
 }
 
 impl Segments {
     /// Returns a table of `lines` free entries.
     pub fn new(lines: u32) -> Self {
-        Self { free: (0..lines).rev().collect() }
+        Self { free: (0..lines).rev().map(SegmentLine::new).collect() }
     }
 
     /// Returns the table of a previous daemon's directory, without free entries. The caller adds
@@ -57,14 +57,14 @@ impl Segments {
         let mut bytes_lent = 0;
         let mut lines_taken = BTreeSet::new();
         for (number, client) in members.iter() {
-            let mut end = 0;
+            let mut end = SlotNo::default();
             let mut bytes = 0;
             for (&base, segment) in client.segments.iter() {
-                assert!(base >= end, "segments of {number} overlap at slot {base}");
+                assert!(base >= SlotNo::new(end.get()), "segments of {number} overlap at slot {base}");
                 end = base + (1 << segment.slots_log2);
                 assert!(lines_taken.insert(segment.entry), "line {} is one segment's", segment.entry);
                 let range = RangeWord::new(segment.slots_log2, number, base);
-                assert_eq!(lines[segment.entry as usize].range.peek(), range.0, "line {} names it", segment.entry);
+                assert_eq!(lines[segment.entry.index()].range.peek(), range.0, "line {} names it", segment.entry);
                 if segment.device.is_none() && segment.residence.is_in_memory() {
                     bytes += segment.bytes;
                 }
@@ -75,12 +75,12 @@ impl Segments {
         assert_eq!(context.directory.head().bytes_lent.peek(), bytes_lent, "bytes lent to all");
         assert_eq!(self.free.len() + lines_taken.len(), lines.len(), "each line is free or taken");
         for line in &self.free {
-            assert_eq!(lines[*line as usize].range.peek(), 0, "line {line} is free");
+            assert_eq!(lines[line.index()].range.peek(), 0, "line {line} is free");
         }
     }
 
     /// Adds a free entry.
-    pub fn put_back(&mut self, line: u32) {
+    pub fn put_back(&mut self, line: SegmentLine) {
         self.free.push(line);
     }
 
@@ -136,7 +136,7 @@ impl Segments {
         members: &Members,
         number: ClientNo,
         log2: u8,
-    ) -> Result<u32, Refusal> {
+    ) -> Result<SlotNo, Refusal> {
         if log2 > SLOTS_LOG2_MAX {
             return Err(Refusal::Bad(format!("a segment has at most 2^{SLOTS_LOG2_MAX} slots, not 2^{log2}")));
         }
@@ -214,7 +214,7 @@ impl Segments {
             return Ok(Self::device_segment_made(parts, devices, range, [segment, slots], entry));
         }
         let bytes = segment.segment_bytes.expect("it is a segment");
-        let line = &parts.context.directory.segments[entry as usize];
+        let line = &parts.context.directory.segments[entry.index()];
         line.bytes.put(bytes);
         line.since_ns.put(parts.env.clock.now_ns());
         line.place.put(0);
@@ -258,7 +258,7 @@ impl Segments {
         devices: &mut Devices,
         asker: ClientNo,
         number: ClientNo,
-        slot: u32,
+        slot: SlotNo,
     ) -> Answer {
         let client = parts.members.client(number)?;
         let missing = || Refusal::NotFound(format!("segment with slot {slot} of client {number}"));
@@ -299,7 +299,7 @@ impl Segments {
 
     /// Handles a request of `asker` to map the records of a host segment's slots. The segment's
     /// bytes do not move, even if they are in a file.
-    pub fn slots_of(parts: &mut Parts<'_>, asker: ClientNo, number: ClientNo, slot: u32) -> Answer {
+    pub fn slots_of(parts: &mut Parts<'_>, asker: ClientNo, number: ClientNo, slot: SlotNo) -> Answer {
         let client = parts.members.client(number)?;
         let missing = || Refusal::NotFound(format!("segment with slot {slot} of client {number}"));
         let (base, segment) = client.segment_of(slot).ok_or_else(missing)?;
@@ -333,7 +333,7 @@ impl Segments {
         parts: &mut Parts<'_>,
         devices: &mut Devices,
         number: ClientNo,
-        base: u32,
+        base: SlotNo,
     ) -> Answer {
         let Some(segment) = parts.members.me(number).segments.get(&base) else {
             return Err(Refusal::NotFound(format!("segment of yours with first slot {base}")));
@@ -363,7 +363,7 @@ impl Segments {
 
     /// Handles an owner's report that it has unmapped a segment. The kernel confirms this when the
     /// daemon spills the segment.
-    pub fn release_for_spill(parts: &mut Parts<'_>, number: ClientNo, base: u32) -> Answer {
+    pub fn release_for_spill(parts: &mut Parts<'_>, number: ClientNo, base: SlotNo) -> Answer {
         if parts.env.settings.spill.is_none() {
             return Err(limit(LimitKind::Spill, "what may be spilled", "spill.directory", "nothing"));
         }
@@ -388,7 +388,7 @@ impl Segments {
         // this segment is not lent any more. If R first reads a geometry and then finds the segment
         // lent, R may store the mapping under that geometry. Both words change before daemon D
         // lends the numbers again.
-        context.directory.segments[segment.entry as usize].range.set(0);
+        context.directory.segments[segment.entry.index()].range.set(0);
         tensorlend_layout::crash_point!("daemon: range taken back");
         context.directory.entry(number).geometry.add(1);
         context.directory.head().want_out(segment.entry, false);

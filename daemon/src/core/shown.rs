@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use tensorlend_layout::dataset::MEMBERS_MAX;
 use tensorlend_layout::leases::{LeaseTable, scan_fence};
 use tensorlend_layout::name::{KeyKind, parse};
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{ClientNo, EntryNo, SlotNo};
 use tensorlend_layout::tensor::{NDIM_INLINE, SlotInfo, SlotKind};
 use tensorlend_layout::wire::{
     CLIENTS_SHOWN_MAX, ClientShown, Holds, LEASES_SHOWN_MAX, LeaseShown, NAMES_SHOWN_MAX, NameShown, Shown,
@@ -47,9 +47,9 @@ impl Namespace {
     }
 
     /// Returns the names and lists from this entry on, without the items of lists.
-    pub fn show_names(&self, from: u32) -> Shown {
+    pub fn show_names(&self, from: EntryNo) -> Shown {
         let (mut names, mut records) = (Vec::new(), 0);
-        for (read, (at, entry)) in self.context.directory.entries().skip(from.saturating_sub(1) as usize).enumerate() {
+        for (read, (at, entry)) in self.context.directory.entries().skip(from.index().saturating_sub(1)).enumerate() {
             if read == ENTRIES_MAX || names.len() == NAMES_SHOWN_MAX || records >= RECORDS_MAX {
                 return Shown::Names { names, next: Some(at) };
             }
@@ -68,7 +68,7 @@ impl Namespace {
                     (name, client.map(|client| client.holds(owner_word.owner(), cell, &mut records)))
                 }
                 Some((KeyKind::List, name)) => {
-                    let list = self.context.directory.lists.get(owner_word.cell() as usize);
+                    let list = self.context.directory.lists.get(owner_word.cell().index());
                     (name, list.map(|list| Holds::List(list.end.peek())))
                 }
                 _ => continue,
@@ -142,7 +142,7 @@ impl Client {
     }
 
     /// Returns a slot's record, if the record is valid.
-    fn info(&self, slot: u32, records: &mut usize) -> Option<SlotInfo> {
+    fn info(&self, slot: SlotNo, records: &mut usize) -> Option<SlotInfo> {
         *records += 1;
         let (_, segment) = self.segment_of(slot).filter(|(_, it)| it.slots.acked)?;
         let bytes = segment.bytes;

@@ -4,7 +4,7 @@ use super::account::NamespaceId;
 use super::event::{MemId, Unwritten};
 use super::settings::Settings;
 use std::collections::BTreeMap;
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{ClientNo, SlotNo};
 use tensorlend_layout::wire::SpillFault;
 
 /// The identity of a segment.
@@ -12,7 +12,7 @@ use tensorlend_layout::wire::SpillFault;
 pub struct Whose {
     pub namespace: NamespaceId,
     pub number: ClientNo,
-    pub base: u32,
+    pub base: SlotNo,
 }
 
 /// A write of a segment to a file, performed by a worker.

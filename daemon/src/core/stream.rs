@@ -21,7 +21,7 @@ use tensorlend_layout::directory::SUBSCRIBERS;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::leases::CURSORS;
 use tensorlend_layout::name::{self, stream_key};
-use tensorlend_layout::number::{ClientNo, CursorNo};
+use tensorlend_layout::number::{ClientNo, CursorNo, StreamLine};
 use tensorlend_layout::stream::{CAPACITY_MAX, RingEntry, StreamRing};
 use tensorlend_layout::wire::{LimitKind, Policy, Refusal, Reply};
 use tensorlend_layout::word::{Cell, SubscriberWord};
@@ -29,7 +29,7 @@ use tensorlend_layout::word::{Cell, SubscriberWord};
 /// A stream: its index in the directory, and the id that tells it from former streams there.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamId {
-    pub place: u32,
+    pub place: StreamLine,
     pub id: u64,
 }
 
@@ -122,12 +122,12 @@ const ENTRY_WORDS: usize = size_of::<RingEntry>() / size_of::<u64>();
 /// A namespace's streams.
 #[derive(Debug)]
 pub struct Streams {
-    by_name: BTreeMap<String, u32>,
-    table: BTreeMap<u32, Stream>,
-    places: Vec<u32>,
+    by_name: BTreeMap<String, StreamLine>,
+    table: BTreeMap<StreamLine, Stream>,
+    places: Vec<StreamLine>,
     ids: u64,
     /// Streams without a producer and subscribers: start of the idle time, id, and entry of each.
-    idle: BTreeSet<(u64, u64, u32)>,
+    idle: BTreeSet<(u64, u64, StreamLine)>,
     /// Time of the timer that was set last.
     armed_ns: Option<u64>,
 }
@@ -138,7 +138,7 @@ impl Streams {
         Self {
             by_name: BTreeMap::new(),
             table: BTreeMap::new(),
-            places: (0..max).rev().collect(),
+            places: (0..max).rev().map(StreamLine::new).collect(),
             ids: 0,
             idle: BTreeSet::new(),
             armed_ns: None,
@@ -156,7 +156,7 @@ impl Streams {
         for (name, place) in &self.by_name {
             let stream = &self.table[place];
             assert_eq!(stream.name, *name);
-            let line = &lines[*place as usize];
+            let line = &lines[place.index()];
             assert_eq!(line.id.peek(), stream.id, "the line of stream {name:?}");
             assert_eq!(line.subscribers_count.peek(), stream.subscribers.len() as u64, "subscribers of {name:?}");
             assert!(stream.id <= self.ids, "ids are counted up");
@@ -166,12 +166,12 @@ impl Streams {
         let idle = self.table.values().filter(|stream| stream.idle_since_ns.is_some()).count();
         assert_eq!(self.idle.len(), idle, "no other stream is idle");
         for place in &self.places {
-            assert_eq!(lines[*place as usize].id.peek(), 0, "line {place} is free");
+            assert_eq!(lines[place.index()].id.peek(), 0, "line {place} is free");
         }
     }
 
     /// Removes one epoch of a stream from the tables.
-    fn take_out(&mut self, place: u32) -> Stream {
+    fn take_out(&mut self, place: StreamLine) -> Stream {
         let stream = self.table.remove(&place).expect("it is there");
         self.by_name.remove(&stream.name);
         if let Some(since) = stream.idle_since_ns {
@@ -181,12 +181,12 @@ impl Streams {
     }
 
     /// Returns the clients that subscribe to a stream, once for each subscription.
-    pub fn subscribers(&self, place: u32) -> impl Iterator<Item = ClientNo> + '_ {
+    pub fn subscribers(&self, place: StreamLine) -> impl Iterator<Item = ClientNo> + '_ {
         self.table.get(&place).into_iter().flat_map(|s| s.subscribers.iter().flatten()).map(|s| s.number)
     }
 
     /// Returns a stream's name.
-    pub fn name(&self, place: u32) -> &str {
+    pub fn name(&self, place: StreamLine) -> &str {
         self.table.get(&place).map_or("", |stream| &stream.name)
     }
 
@@ -201,7 +201,7 @@ impl Streams {
     }
 
     /// Records that the producer has mapped a ring. Returns the memory to seal.
-    pub fn acknowledged(&mut self, place: u32, id: u64) -> Option<MemId> {
+    pub fn acknowledged(&mut self, place: StreamLine, id: u64) -> Option<MemId> {
         let stream = self.table.get_mut(&place).filter(|s| s.id == id)?;
         stream.ring.acked = true;
         Some(stream.ring.mem)
@@ -231,7 +231,7 @@ impl Streams {
     }
 
     /// Returns the entry and id of a producer's first stream from this entry on.
-    pub fn of_producer_from(&self, producer: ClientNo, place: u32) -> Option<(u32, u64)> {
+    pub fn of_producer_from(&self, producer: ClientNo, place: StreamLine) -> Option<(StreamLine, u64)> {
         let mut streams = self.table.range(place..);
         streams.find_map(|(&place, stream)| (stream.producer == producer).then_some((place, stream.id)))
     }
@@ -239,7 +239,7 @@ impl Streams {
     /// Searches a ring for a value, from this entry on. Returns the number of the entry after the
     /// value's entry, and the value. Returns the ring's length and `None` if the search finds no
     /// value.
-    pub fn value_from(&self, place: u32, entry: usize) -> (usize, Option<Cell>) {
+    pub fn value_from(&self, place: StreamLine, entry: usize) -> (usize, Option<Cell>) {
         let Some(stream) = self.table.get(&place) else { return (entry, None) };
         match stream.find_value(entry) {
             Some((at, value)) => (at + 1, Some(value)),
@@ -282,7 +282,7 @@ impl Streams {
         bindings: &mut Bindings,
         number: ClientNo,
         name: &str,
-    ) -> Result<Option<u32>, Refusal> {
+    ) -> Result<Option<StreamLine>, Refusal> {
         let uid = parts.members.me(number).uid;
         let known = self.by_name.get(name).copied();
         if let Some(place) = known {
@@ -359,13 +359,13 @@ impl Streams {
         };
         self.ids += 1;
         let id = self.ids;
-        let line = &parts.context.directory.streams[place as usize];
+        let line = &parts.context.directory.streams[place.index()];
         line.catalogue.put(number.into());
         line.capacity.put(capacity.into());
         line.policy.put(policy as u64);
         line.id.set(id);
         tensorlend_layout::crash_point!("daemon: stream written");
-        let owner_word = bindings.set(parts.context, entry, number, place);
+        let owner_word = bindings.set(parts.context, entry, number, place.get());
         tensorlend_layout::crash_point!("daemon: stream listed");
         let lend = vec![(making.mem, Lending::Write)];
         let ring = making.into_part();
@@ -389,9 +389,9 @@ impl Streams {
     }
 
     /// Ends one epoch of a stream. The stream's entry and name stay. Returns the stream's producer.
-    fn stream_clear(&mut self, parts: &mut Parts<'_>, place: u32) -> ClientNo {
+    fn stream_clear(&mut self, parts: &mut Parts<'_>, place: StreamLine) -> ClientNo {
         let mut stream = self.take_out(place);
-        let line = &parts.context.directory.streams[place as usize];
+        let line = &parts.context.directory.streams[place.index()];
         line.id.set(0);
         stream.drop_subscribers(line, parts.env, |_| true);
         parts.members.forget_loud(parts.env, parts.context, stream.producer, stream.ring.mem);
@@ -433,7 +433,7 @@ impl Streams {
         let place = *self.by_name.get(name).ok_or_else(missing)?;
         let found = live_owner_word(&parts.context.directory, &stream_key(name)).ok_or_else(missing)?;
         let (epoch, uid) = (parts.members[number].member.epoch(), parts.members[number].uid);
-        let line = &parts.context.directory.streams[place as usize];
+        let line = &parts.context.directory.streams[place.index()];
         let stream = self.table.get_mut(&place).expect("a name leads to a stream");
         if !stream.ring.acked {
             let live = parts.members.get(stream.producer).is_some_and(Client::is_live);
@@ -495,7 +495,7 @@ impl Streams {
         CursorId { number, cursor }: CursorId,
     ) -> Outcome {
         if let Some(stream) = self.table.get_mut(&place).filter(|s| s.id == id) {
-            let line = &parts.context.directory.streams[place as usize];
+            let line = &parts.context.directory.streams[place.index()];
             stream.drop_subscribers(line, parts.env, |s| (s.number, s.cursor) == (number, cursor));
             self.update_idle_time(parts.env, parts.members, place);
         }
@@ -505,7 +505,7 @@ impl Streams {
     /// Ends all subscriptions of a client.
     pub fn unsubscribe_all(&mut self, env: &mut Env, context: &Context, number: ClientNo) {
         for (&place, stream) in &mut self.table {
-            let line = &context.directory.streams[place as usize];
+            let line = &context.directory.streams[place.index()];
             if stream.subscribers.iter().flatten().any(|s| s.number == number) {
                 stream.drop_subscribers(line, env, |s| s.number == number);
             }
@@ -513,7 +513,7 @@ impl Streams {
     }
 
     /// Handles a producer's request for a subscriber's wake descriptor.
-    pub fn wake_descriptor(&self, members: &Members, producer: ClientNo, place: u32, whose: CursorId) -> Answer {
+    pub fn wake_descriptor(&self, members: &Members, producer: ClientNo, place: StreamLine, whose: CursorId) -> Answer {
         let stream = self.table.get(&place).filter(|s| s.producer == producer);
         let Some(stream) = stream else {
             return Err(Refusal::NotFound(format!("stream number {place} of this producer")));
@@ -539,7 +539,7 @@ impl Streams {
     }
 
     /// Ends a stream, its name and its entry.
-    fn stream_remove(&mut self, parts: &mut Parts<'_>, bindings: &mut Bindings, place: u32) {
+    fn stream_remove(&mut self, parts: &mut Parts<'_>, bindings: &mut Bindings, place: StreamLine) {
         // The name ends first. A daemon that stops here leaves an entry without a name, and the
         // next daemon clears that entry.
         if let Some(found) = live_owner_word(&parts.context.directory, &stream_key(&self.table[&place].name)) {
@@ -555,7 +555,7 @@ impl Streams {
 
     /// Releases all streams, at the end of the daemon.
     pub fn streams_dissolve(&mut self, parts: &mut Parts<'_>) {
-        let places: Vec<u32> = self.table.keys().copied().collect();
+        let places: Vec<StreamLine> = self.table.keys().copied().collect();
         for place in places {
             self.stream_clear(parts, place);
         }

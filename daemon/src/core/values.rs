@@ -13,6 +13,7 @@ use super::members::Members;
 use tensorlend_layout::dataset::MEMBERS_MAX;
 use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::name::KeyKind;
+use tensorlend_layout::number::SlotNo;
 use tensorlend_layout::wire::{NameAt, Refusal, Reply, VALUES_MAX, ValueAt};
 use tensorlend_layout::word::{Cell, OwnerWord, SLOT_NONE};
 
@@ -42,7 +43,7 @@ impl Members {
     fn value_at(&self, context: &Context, bindings: &Bindings, name: NameAt, records: &mut usize) -> ValueAt {
         *records += 1;
         let (directory, owner_word) = (&context.directory, OwnerWord(name.owner_word));
-        let entry = directory.names.get(name.entry as usize).filter(|_| bindings.has_memory(name.entry));
+        let entry = directory.names.get(name.entry.index()).filter(|_| bindings.has_memory(name.entry));
         let Some(entry) = entry.filter(|entry| entry.owner_word.peek() == owner_word.0 && owner_word.is_live()) else {
             return ValueAt::Unknown;
         };
@@ -77,7 +78,7 @@ impl Client {
 
     /// Returns true if some bytes of a slot, or of a later slot of its chain, are not only in
     /// memory. Such bytes are in a file, are lost, or are on the way to or from a file.
-    pub(super) fn is_any_in_file(&self, first: u32, records: &mut usize) -> bool {
+    pub(super) fn is_any_in_file(&self, first: SlotNo, records: &mut usize) -> bool {
         let mut slot = first;
         for _ in 0..CHAIN_MAX {
             let Some((_, segment)) = self.segment_of(slot) else { return false };
@@ -87,7 +88,7 @@ impl Client {
             }
             let Some((_, record)) = self.slot(slot) else { return false };
             *records += 1;
-            slot = record[2] as u32 & SLOT_NONE;
+            slot = SlotNo::low(record[2]);
             if slot == SLOT_NONE {
                 return false;
             }

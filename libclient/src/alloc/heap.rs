@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use tensorlend_layout::catalogue::SlotRecord;
+use tensorlend_layout::number::SlotNo;
 use tensorlend_layout::raw::Records;
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 use tensorlend_os::map::Segment;
@@ -44,7 +45,7 @@ pub struct Taken {
 impl Taken {
     /// Returns the slot's number.
     #[inline]
-    pub fn slot(&self) -> u32 {
+    pub fn slot(&self) -> SlotNo {
         self.value.slot()
     }
 
@@ -62,7 +63,7 @@ struct Slot {
     /// Length of the extent in bytes. 0: the slot has no extent.
     capacity: u64,
     /// The next slot of the chain. All slots of a chain are freed together.
-    next: u32,
+    next: SlotNo,
     /// The number of cells and ring entries that hold the slot. A draft counts as one holder, and the first cell or
     /// ring entry replaces the draft in this count.
     holders: u32,
@@ -95,7 +96,7 @@ struct Own {
     memory: Memory,
     space: Space,
     slots: Vec<Slot>,
-    base: u32,
+    base: SlotNo,
     place: ArenaId,
     /// The number of segments that the daemon had lent to this client before this one.
     age: u64,
@@ -115,13 +116,13 @@ pub enum Unused {
     /// No segment to return.
     Nothing,
     /// The segment with this base is idle, and the client has more idle bytes than it keeps.
-    Segment(u32),
+    Segment(SlotNo),
 }
 
 impl Unused {
     /// Returns the base of the segment to return.
     #[inline]
-    pub fn segment(self) -> Option<u32> {
+    pub fn segment(self) -> Option<SlotNo> {
         match self {
             Self::Nothing => None,
             Self::Segment(base) => Some(base),
@@ -143,9 +144,9 @@ pub struct Heap {
     arenas: Vec<arenas::Arena>,
     retired: Retired,
     /// The number of pins on each pinned slot.
-    pins: BTreeMap<u32, u32>,
+    pins: BTreeMap<SlotNo, u32>,
     /// The slots of renamed values, with the names that the values had.
-    homes: BTreeMap<u32, Homes>,
+    homes: BTreeMap<SlotNo, Homes>,
     /// Bytes of slots in use, in host memory.
     used_bytes: u64,
     /// Bytes of the segments in host memory.
@@ -193,7 +194,7 @@ impl Heap {
     }
 
     /// Returns the segments that the client should return before it requests a segment for `length` bytes.
-    pub fn make_way(&self, length: u64) -> Vec<u32> {
+    pub fn make_way(&self, length: u64) -> Vec<SlotNo> {
         let gone = self.placement.make_way(spaces(&self.segments, HOST), length);
         gone.into_iter().map(|at| self.segments[at].base).collect()
     }
@@ -209,7 +210,7 @@ impl Heap {
     }
 
     /// Adds a segment that the daemon has lent.
-    pub fn add(&mut self, base: u32, slots_log2: u8, locked: PageLock, map: Segment, records: Records<SlotRecord>) {
+    pub fn add(&mut self, base: SlotNo, slots_log2: u8, locked: PageLock, map: Segment, records: Records<SlotRecord>) {
         let bytes = map.bytes() as u64;
         let slot = Slot { generation: self.generation_floor, offset: 0, capacity: 0, next: SLOT_NONE, holders: 0 };
         let space = Space::new(bytes, slots_log2);
@@ -248,8 +249,8 @@ impl Heap {
 
     /// Returns the index of the segment that holds a slot of this client.
     #[inline]
-    fn at(&mut self, slot: u32) -> usize {
-        let holds = |own: &Own| slot.wrapping_sub(own.base) < own.slots.len() as u32;
+    fn at(&mut self, slot: SlotNo) -> usize {
+        let holds = |own: &Own| slot.is_of(own.base, own.slots.len() as u32);
         if !self.segments.get(self.last).is_some_and(holds) {
             let after = self.segments.partition_point(|s| s.base <= slot);
             assert!(after > 0 && holds(&self.segments[after - 1]), "slot {slot} is not of this client");
@@ -262,14 +263,14 @@ impl Heap {
     }
 
     #[inline]
-    fn slot(&mut self, slot: u32) -> &mut Slot {
+    fn slot(&mut self, slot: SlotNo) -> &mut Slot {
         let at = self.at(slot);
         let own = &mut self.segments[at];
         &mut own.slots[(slot - own.base) as usize]
     }
 
     /// Chains `next` behind `slot`, so that both are freed together.
-    pub fn chain(&mut self, slot: u32, next: u32) {
+    pub fn chain(&mut self, slot: SlotNo, next: SlotNo) {
         self.slot(slot).next = next;
     }
 
@@ -310,7 +311,7 @@ impl Heap {
 
     /// Frees a slot that was never published, with its chain. If one of them is pinned, retires the chain instead.
     #[inline]
-    pub fn drop_slot(&mut self, slot: u32) -> Unused {
+    pub fn drop_slot(&mut self, slot: SlotNo) -> Unused {
         if !self.is_pinned(slot) {
             return self.release(slot);
         }
@@ -323,12 +324,12 @@ impl Heap {
     }
 
     /// Pins a slot. From now on readers may map the slot, whatever happens to the slots chained to it.
-    pub fn pin(&mut self, slot: u32) {
+    pub fn pin(&mut self, slot: SlotNo) {
         *self.pins.entry(slot).or_default() += 1;
     }
 
     /// Removes a pin.
-    pub fn unpin(&mut self, slot: u32) {
+    pub fn unpin(&mut self, slot: SlotNo) {
         if let Entry::Occupied(mut pins) = self.pins.entry(slot) {
             *pins.get_mut() -= 1;
             if *pins.get() == 0 {
@@ -339,12 +340,12 @@ impl Heap {
 
     /// Returns whether a slot or one chained to it is pinned: a dataset's members were drafts that may be pinned.
     #[inline]
-    pub fn is_pinned(&mut self, slot: u32) -> bool {
+    pub fn is_pinned(&mut self, slot: SlotNo) -> bool {
         !self.pins.is_empty() && self.is_chain_pinned(slot)
     }
 
     #[cold]
-    fn is_chain_pinned(&mut self, mut slot: u32) -> bool {
+    fn is_chain_pinned(&mut self, mut slot: SlotNo) -> bool {
         while slot != SLOT_NONE {
             if self.pins.contains_key(&slot) {
                 return true;
@@ -386,19 +387,19 @@ impl Heap {
     }
 
     /// Returns whether the producer has sealed the slot since the heap handed it out.
-    pub fn is_sealed(&mut self, slot: u32) -> bool {
+    pub fn is_sealed(&mut self, slot: SlotNo) -> bool {
         let at = self.at(slot);
         self.segments[at].has_sealed(slot)
     }
 
     /// Returns the slot that follows in the chain.
-    pub fn next_of(&mut self, slot: u32) -> u32 {
+    pub fn next_of(&mut self, slot: SlotNo) -> SlotNo {
         self.slot(slot).next
     }
 
     /// Returns the number of bytes of a slot and its chain.
     #[inline]
-    fn chain_bytes(&mut self, mut slot: u32) -> u64 {
+    fn chain_bytes(&mut self, mut slot: SlotNo) -> u64 {
         let mut bytes = 0;
         while slot != SLOT_NONE {
             let state = self.slot(slot);
@@ -410,7 +411,7 @@ impl Heap {
 
     /// Frees a slot and its chain. The caller ensures that no process holds or reads these slots.
     #[inline]
-    pub fn release(&mut self, slot: u32) -> Unused {
+    pub fn release(&mut self, slot: SlotNo) -> Unused {
         let mut next = slot;
         let mut unused = Unused::Nothing;
         while next != SLOT_NONE {
@@ -440,7 +441,7 @@ impl Heap {
 
     /// Frees the slot of a draft that was dropped earlier. The instruments have already counted that drop.
     #[inline]
-    pub fn release_dropped(&mut self, slot: u32) -> Unused {
+    pub fn release_dropped(&mut self, slot: SlotNo) -> Unused {
         let state = self.slot(slot);
         debug_assert!(state.next == SLOT_NONE && state.holders == 1, "not an unpublished draft's");
         let length = state.capacity;
@@ -449,7 +450,7 @@ impl Heap {
 
     /// Does the work of [`Heap::keep`] for a slot outside host memory.
     #[cold]
-    fn keep_elsewhere(&mut self, slot: u32, generation: u64, length: u64) -> Unused {
+    fn keep_elsewhere(&mut self, slot: SlotNo, generation: u64, length: u64) -> Unused {
         self.instruments.freed(slot, generation, length);
         let at = self.at(slot);
         if self.segments[at].place == RELEASED {
@@ -464,7 +465,7 @@ impl Heap {
 
     /// Keeps a freed slot for the next request of its length, or frees its extent.
     #[inline]
-    fn keep(&mut self, slot: u32, length: u64) -> Unused {
+    fn keep(&mut self, slot: SlotNo, length: u64) -> Unused {
         self.used_bytes -= length;
         if self.recent.keep(slot, length) {
             return Unused::Nothing;
@@ -479,7 +480,7 @@ impl Heap {
     }
 
     /// Returns an unused slot's extent to its segment.
-    fn free(&mut self, slot: u32) -> Unused {
+    fn free(&mut self, slot: SlotNo) -> Unused {
         let at = self.at(slot);
         let own = &mut self.segments[at];
         let number = slot - own.base;
@@ -509,7 +510,7 @@ impl Heap {
     }
 
     /// Frees the slots kept for reuse in host memory. Returns the segments that are unused afterwards.
-    pub fn flush(&mut self) -> Vec<u32> {
+    pub fn flush(&mut self) -> Vec<SlotNo> {
         for slot in self.recent.flush() {
             self.free(slot);
         }
@@ -517,12 +518,12 @@ impl Heap {
     }
 
     /// Returns the unused segments of a location.
-    fn unused(&self, place: ArenaId) -> Vec<u32> {
+    fn unused(&self, place: ArenaId) -> Vec<SlotNo> {
         self.segments.iter().filter(|own| own.place == place && own.space.is_unused()).map(|own| own.base).collect()
     }
 
     /// Removes a segment before the client returns it to the daemon. Returns `None` if the segment is in use again.
-    pub fn remove(&mut self, base: u32) -> Option<Returned> {
+    pub fn remove(&mut self, base: SlotNo) -> Option<Returned> {
         let at = self.segments.binary_search_by_key(&base, |own| own.base).ok()?;
         if !self.segments[at].space.is_unused() {
             return None;
@@ -547,7 +548,7 @@ impl Heap {
 
     /// Returns the first slots of all segments, and the first slots of the segments released for spill. The first value is
     /// `None` if there are more segments than a reconnecting client may list.
-    pub fn bases(&self) -> (Option<Vec<u32>>, Vec<u32>) {
+    pub fn bases(&self) -> (Option<Vec<SlotNo>>, Vec<SlotNo>) {
         if self.are_too_many() {
             return (None, Vec::new());
         }

@@ -2,6 +2,7 @@
 //!
 //! A version consists of a name's owner word and of its cell's content. A value that returns to a former name by a rename
 //! has the content that it had there before. So the name needs an owner word that it never had: the daemon must bind it.
+use tensorlend_layout::number::CellNo;
 
 /// Maximum number of former names that a client records for a value.
 const HOMES_MAX: usize = 64;
@@ -12,7 +13,7 @@ pub struct Home {
     /// The hash of the name.
     pub hash: u64,
     /// The cell that had the value.
-    pub cell: u32,
+    pub cell: CellNo,
 }
 
 /// The way in which a renamed value comes to its next name.
@@ -24,7 +25,7 @@ pub enum Arrival {
     Bound {
         /// A cell that must not serve the name: readers may know the value in this cell by the version of an announced name,
         /// which has no owner word.
-        barred: Option<u32>,
+        barred: Option<CellNo>,
     },
 }
 
@@ -44,7 +45,7 @@ impl Homes {
         }
     }
 
-    fn cell(&self, hash: u64) -> Option<u32> {
+    fn cell(&self, hash: u64) -> Option<CellNo> {
         self.0.iter().find(|home| home.hash == hash).map(|home| home.cell)
     }
 }
@@ -54,7 +55,7 @@ mod tests {
     use super::*;
 
     fn home(hash: u64) -> Home {
-        Home { hash, cell: hash as u32 + 100 }
+        Home { hash, cell: CellNo::new(hash as u32 + 100) }
     }
 
     #[test]
@@ -62,10 +63,16 @@ mod tests {
         let mut homes = Homes::default();
         assert_eq!(homes.leave(home(1), 2), Arrival::First);
         assert_eq!(homes.leave(home(2), 3), Arrival::First);
-        assert_eq!(homes.leave(home(3), 1), Arrival::Bound { barred: Some(101) });
+        assert_eq!(homes.leave(home(3), 1), Arrival::Bound { barred: Some(CellNo::new(101)) });
         // The name has another cell now. The first one stays barred.
-        assert_eq!(homes.leave(Home { hash: 1, cell: 7 }, 2), Arrival::Bound { barred: Some(102) });
-        assert_eq!(homes.leave(Home { hash: 2, cell: 8 }, 1), Arrival::Bound { barred: Some(101) });
+        assert_eq!(
+            homes.leave(Home { hash: 1, cell: CellNo::new(7) }, 2),
+            Arrival::Bound { barred: Some(CellNo::new(102)) }
+        );
+        assert_eq!(
+            homes.leave(Home { hash: 2, cell: CellNo::new(8) }, 1),
+            Arrival::Bound { barred: Some(CellNo::new(101)) }
+        );
     }
 
     #[test]
@@ -77,7 +84,7 @@ mod tests {
         for hash in HOMES_MAX as u64 - 1..1000 {
             assert_eq!(homes.leave(home(hash), hash + 1), Arrival::Bound { barred: None });
         }
-        assert_eq!(homes.leave(home(1000), 0), Arrival::Bound { barred: Some(100) });
+        assert_eq!(homes.leave(home(1000), 0), Arrival::Bound { barred: Some(CellNo::new(100)) });
         assert_eq!(homes.0.len(), HOMES_MAX);
     }
 }

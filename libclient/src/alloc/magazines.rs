@@ -16,6 +16,7 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use tensorlend_layout::leases::SHARDS;
+use tensorlend_layout::number::SlotNo;
 use tensorlend_os::mutex::lock;
 
 /// Maximum number of slots in one magazine.
@@ -130,7 +131,7 @@ impl Magazines {
     }
 
     /// Empties all magazines and returns the numbers of their slots. The caller must not hold a guard.
-    pub fn flush(&self) -> Vec<u32> {
+    pub fn flush(&self) -> Vec<SlotNo> {
         let mut all = Vec::new();
         let _one = lock(&self.closing);
         self.closed.store(true, Ordering::SeqCst);

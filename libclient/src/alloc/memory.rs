@@ -8,6 +8,7 @@ use crate::segment::mapping::{own_segment, records};
 use crate::segment::pinned::PageLock;
 use std::sync::MutexGuard;
 use tensorlend_layout::header::Magic;
+use tensorlend_layout::number::SlotNo;
 use tensorlend_layout::size::bytes_text;
 use tensorlend_layout::wire::{PROTOCOL_OWN_VIEW, Refusal, Reply, Request};
 use tensorlend_layout::word::Cell;
@@ -199,7 +200,7 @@ impl Allocator {
     }
 
     /// Returns an unused segment to the daemon.
-    pub fn return_segment(&self, base: u32) {
+    pub fn return_segment(&self, base: SlotNo) {
         let Some(returned) = lock(&self.heap).remove(base) else { return };
         tensorlend_layout::crash_point!("return: taken out of use");
         // The daemon refuses the return while a reader has a short-lived lease on a slot of the segment. Then this
@@ -214,7 +215,7 @@ impl Allocator {
     }
 
     /// Returns idle segments to the daemon. First empties all magazines, which may make further segments idle.
-    pub fn return_idle(&self, mut idle: Vec<u32>) {
+    pub fn return_idle(&self, mut idle: Vec<SlotNo>) {
         idle.extend(self.empty_magazines());
         for base in idle {
             self.return_segment(base);
@@ -222,7 +223,7 @@ impl Allocator {
     }
 
     /// Puts the slots of all threads' magazines back into the heap. Returns the segments that are idle afterwards.
-    fn empty_magazines(&self) -> Vec<u32> {
+    fn empty_magazines(&self) -> Vec<SlotNo> {
         // This check may miss a slot that another thread is putting into its magazine now. The effect is the same as if
         // that thread dropped the slot later.
         if self.magazines.bytes() == 0 {
@@ -236,7 +237,7 @@ impl Allocator {
 
     /// Drops a slot that was never published.
     #[inline]
-    pub fn drop_slot(&self, slot: u32) {
+    pub fn drop_slot(&self, slot: SlotNo) {
         let unused = lock(&self.heap).drop_slot(slot);
         if let Some(base) = unused.segment() {
             self.return_idle(vec![base]);
@@ -255,7 +256,7 @@ impl Allocator {
     }
 
     /// Drops a slot that the instruments did not count.
-    pub fn drop_unkept(&self, slot: u32) {
+    pub fn drop_unkept(&self, slot: SlotNo) {
         let unused = lock(&self.heap).release_dropped(slot);
         if let Some(base) = unused.segment() {
             self.return_idle(vec![base]);

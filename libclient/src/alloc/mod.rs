@@ -25,6 +25,7 @@ use release::Release;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use tensorlend_layout::number::SlotNo;
 use tensorlend_layout::word::Cell;
 use tensorlend_os::mutex::lock;
 
@@ -83,7 +84,7 @@ impl Allocator {
 
     /// Chains `next` behind `slot`, so that both are freed together.
     #[inline]
-    pub fn chain(&self, slot: u32, next: u32) {
+    pub fn chain(&self, slot: SlotNo, next: SlotNo) {
         lock(&self.heap).chain(slot, next);
     }
 
@@ -108,14 +109,14 @@ impl Allocator {
     }
 
     /// Pins a slot. From now on readers may map the slot, whatever happens to it.
-    pub fn pin(&self, slot: u32) {
+    pub fn pin(&self, slot: SlotNo) {
         lock(&self.heap).pin(slot);
         // Relaxed: the thread that drops the draft received the draft from the thread that pinned it.
         self.pins.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Removes a pin.
-    pub fn unpin(&self, slot: u32) {
+    pub fn unpin(&self, slot: SlotNo) {
         lock(&self.heap).unpin(slot);
         self.pins.fetch_sub(1, Ordering::Relaxed);
     }
@@ -128,7 +129,7 @@ impl Allocator {
 
     /// Returns the bases of all segments, and of those released for spill. A new daemon needs them after the daemon
     /// was replaced.
-    pub fn bases(&self) -> (Option<Vec<u32>>, Vec<u32>) {
+    pub fn bases(&self) -> (Option<Vec<SlotNo>>, Vec<SlotNo>) {
         lock(&self.heap).bases()
     }
 

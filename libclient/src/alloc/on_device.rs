@@ -13,6 +13,7 @@ use std::sync::MutexGuard;
 use std::time::Duration;
 use tensorlend_layout::Uuid;
 use tensorlend_layout::header::Magic;
+use tensorlend_layout::number::SlotNo;
 use tensorlend_layout::size::bytes_text;
 use tensorlend_layout::wire::{DeviceOffer, Reply, Request};
 use tensorlend_os::memfd::Access;
@@ -32,7 +33,7 @@ impl Allocator {
     }
 
     /// Returns the host segment that holds a slot: its start, its length, and its page lock.
-    pub fn host_segment(&self, slot: u32) -> Option<((*mut u8, usize), PageLock)> {
+    pub fn host_segment(&self, slot: SlotNo) -> Option<((*mut u8, usize), PageLock)> {
         lock(&self.heap).host_segment(slot).map(|(map, locked)| (range_of(map), locked.clone()))
     }
 

@@ -1,5 +1,6 @@
 //! Freed slots that keep their extents for the next tensor of the same size.
 
+use tensorlend_layout::number::SlotNo;
 use tensorlend_layout::tensor::{ALIGN, PAGE};
 
 /// Maximum bytes of the kept slots.
@@ -13,7 +14,7 @@ const LARGE: usize = 64;
 #[derive(Default)]
 struct Bin {
     length: u64,
-    slots: Vec<u32>,
+    slots: Vec<SlotNo>,
     /// Another length that was requested from this bin. `again` states whether that length was requested twice.
     other: u64,
     again: bool,
@@ -45,7 +46,7 @@ fn place(length: u64) -> usize {
 impl Recent {
     /// Takes a slot whose extent has exactly this length. The length must be a multiple of the cache line and not 0.
     #[inline]
-    pub fn take(&mut self, length: u64) -> Option<u32> {
+    pub fn take(&mut self, length: u64) -> Option<SlotNo> {
         let place = &mut self.places[place(length)];
         if place.length != length {
             place.again = place.other == length;
@@ -60,7 +61,7 @@ impl Recent {
     /// Keeps a slot. Returns false if this is impossible: its bin holds slots of another length, or too many bytes
     /// are kept.
     #[inline]
-    pub fn keep(&mut self, slot: u32, length: u64) -> bool {
+    pub fn keep(&mut self, slot: SlotNo, length: u64) -> bool {
         let place = &mut self.places[place(length)];
         if place.length != length || self.bytes + length > BYTES_MAX {
             return false;
@@ -73,7 +74,7 @@ impl Recent {
     /// Makes room for a slot and keeps it, if its length recurs. Returns the slots that the caller must free: other slots,
     /// or this slot if it was not kept.
     #[cold]
-    pub fn make_room(&mut self, slot: u32, length: u64) -> Vec<u32> {
+    pub fn make_room(&mut self, slot: SlotNo, length: u64) -> Vec<SlotNo> {
         let place = &mut self.places[place(length)];
         let mut freed = Vec::new();
         let comes_again = length <= PAGE || (place.other == length && place.again);
@@ -94,7 +95,7 @@ impl Recent {
     }
 
     /// Removes and returns all kept slots.
-    pub fn flush(&mut self) -> Vec<u32> {
+    pub fn flush(&mut self) -> Vec<SlotNo> {
         self.bytes = 0;
         self.places.iter_mut().flat_map(|place| std::mem::take(&mut place.slots)).collect()
     }
@@ -105,7 +106,7 @@ mod tests {
     use super::*;
 
     /// Keeps a slot of a length that recurs; returns the slots that make way for it.
-    fn keep(recent: &mut Recent, slot: u32, length: u64) -> Vec<u32> {
+    fn keep(recent: &mut Recent, slot: SlotNo, length: u64) -> Vec<SlotNo> {
         assert!(recent.take(length).is_none() && recent.take(length).is_none());
         if recent.keep(slot, length) { Vec::new() } else { recent.make_room(slot, length) }
     }
@@ -114,12 +115,12 @@ mod tests {
     fn a_slot_comes_back_for_its_own_length_only() {
         let mut recent = Recent::default();
         for (slot, length) in [(1, 64), (2, 4096), (3, 8192)] {
-            assert!(keep(&mut recent, slot, length).is_empty());
+            assert!(keep(&mut recent, SlotNo::new(slot), length).is_empty());
         }
         assert_eq!(recent.take(128), None);
         assert_eq!(recent.take(12288), None);
-        assert_eq!((recent.take(64), recent.take(64)), (Some(1), None));
-        assert_eq!((recent.take(8192), recent.take(4096)), (Some(3), Some(2)));
+        assert_eq!((recent.take(64), recent.take(64)), (Some(SlotNo::new(1)), None));
+        assert_eq!((recent.take(8192), recent.take(4096)), (Some(SlotNo::new(3)), Some(SlotNo::new(2))));
         assert_eq!(recent.bytes, 0);
     }
 
@@ -127,13 +128,16 @@ mod tests {
     fn lengths_above_a_page_are_kept_from_the_second_time_on() {
         let mut recent = Recent::default();
         assert_eq!(recent.take(8192), None);
-        assert!(!recent.keep(1, 8192));
-        assert_eq!(recent.make_room(1, 8192), [1]);
+        assert!(!recent.keep(SlotNo::new(1), 8192));
+        assert_eq!(recent.make_room(SlotNo::new(1), 8192), [1].map(SlotNo::new));
         assert_eq!(recent.take(8192), None);
-        assert_eq!(recent.make_room(1, 8192), [0u32; 0]);
-        assert!(recent.keep(2, 8192));
-        assert_eq!((recent.take(8192), recent.take(8192), recent.take(8192)), (Some(2), Some(1), None));
-        assert_eq!(recent.make_room(3, 128), [0u32; 0], "each of the shorter ones has its place");
+        assert_eq!(recent.make_room(SlotNo::new(1), 8192), []);
+        assert!(recent.keep(SlotNo::new(2), 8192));
+        assert_eq!(
+            (recent.take(8192), recent.take(8192), recent.take(8192)),
+            (Some(SlotNo::new(2)), Some(SlotNo::new(1)), None)
+        );
+        assert_eq!(recent.make_room(SlotNo::new(3), 128), [], "each of the shorter ones has its place");
     }
 
     #[test]
@@ -141,21 +145,21 @@ mod tests {
         let mut recent = Recent::default();
         let length = 2 * PAGE;
         let other = (3..10_000).map(|pages| pages * PAGE).find(|&l| place(l) == place(length)).unwrap();
-        assert!(keep(&mut recent, 1, length).is_empty() && recent.keep(2, length));
+        assert!(keep(&mut recent, SlotNo::new(1), length).is_empty() && recent.keep(SlotNo::new(2), length));
         assert_eq!(recent.take(other), None);
-        assert_eq!(recent.make_room(3, other), [3], "it came only once");
-        assert_eq!(keep(&mut recent, 3, other), [1, 2]);
-        assert_eq!((recent.take(length), recent.take(other)), (None, Some(3)));
+        assert_eq!(recent.make_room(SlotNo::new(3), other), [3].map(SlotNo::new), "it came only once");
+        assert_eq!(keep(&mut recent, SlotNo::new(3), other), [1, 2].map(SlotNo::new));
+        assert_eq!((recent.take(length), recent.take(other)), (None, Some(SlotNo::new(3))));
         assert_eq!(recent.bytes, 0);
     }
 
     #[test]
     fn no_more_is_kept_than_may_be() {
         let mut recent = Recent::default();
-        assert!(keep(&mut recent, 1, BYTES_MAX).is_empty());
-        assert_eq!(keep(&mut recent, 2, 64), [2]);
-        assert_eq!(keep(&mut recent, 3, 2 * BYTES_MAX), [3]);
-        assert_eq!(recent.flush(), [1]);
-        assert!(keep(&mut recent, 2, 64).is_empty());
+        assert!(keep(&mut recent, SlotNo::new(1), BYTES_MAX).is_empty());
+        assert_eq!(keep(&mut recent, SlotNo::new(2), 64), [2].map(SlotNo::new));
+        assert_eq!(keep(&mut recent, SlotNo::new(3), 2 * BYTES_MAX), [3].map(SlotNo::new));
+        assert_eq!(recent.flush(), [1].map(SlotNo::new));
+        assert!(keep(&mut recent, SlotNo::new(2), 64).is_empty());
     }
 }

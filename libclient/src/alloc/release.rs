@@ -10,6 +10,7 @@ use crate::alloc::heap::Wanted;
 use crate::error::{Error, Result};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use tensorlend_layout::number::SlotNo;
 use tensorlend_layout::wire::{LimitKind, Request};
 use tensorlend_os::mutex::lock;
 
@@ -75,7 +76,7 @@ impl Allocator {
         Some(bytes)
     }
 
-    fn report_released(&self, base: u32) -> Result<()> {
+    fn report_released(&self, base: SlotNo) -> Result<()> {
         self.control.call(&Request::Shelve { base }, "have a segment spilled", "").map(|_| ())
     }
 

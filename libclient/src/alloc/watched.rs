@@ -5,6 +5,7 @@ use crate::alloc::heap::{Taken, extent_bytes};
 use crate::error::{Error, Result};
 use crate::instruments::{AllocationState, Outstanding, Relief};
 use std::collections::HashSet;
+use tensorlend_layout::number::SlotNo;
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 use tensorlend_os::mutex::lock;
 
@@ -81,9 +82,9 @@ impl Allocator {
             }
         }
         for it in &mut allocations {
-            if replaced.contains(&it.slot) {
+            if replaced.contains(&SlotNo::new(it.slot)) {
                 it.state = AllocationState::Retired;
-            } else if heap.is_sealed(it.slot) {
+            } else if heap.is_sealed(SlotNo::new(it.slot)) {
                 it.state = AllocationState::Held;
             }
         }

@@ -1,13 +1,13 @@
 //! The resources that late responses set free, until their owners take them: see [`super::unanswered`].
 
 use std::sync::Mutex;
-use tensorlend_layout::number::CursorNo;
+use tensorlend_layout::number::{CellNo, CursorNo};
 use tensorlend_os::mutex::lock;
 
 /// The resources that late responses have set free. A thread that holds the connection may lock them.
 #[derive(Default)]
 pub struct Late {
-    cells: Mutex<Vec<u32>>,
+    cells: Mutex<Vec<CellNo>>,
     cursors: Mutex<Cursors>,
 }
 
@@ -26,13 +26,13 @@ impl Late {
     }
 
     /// Records cells that a late response has set free.
-    pub fn add_cells(&self, cells: impl IntoIterator<Item = u32>) {
+    pub fn add_cells(&self, cells: impl IntoIterator<Item = CellNo>) {
         lock(&self.cells).extend(cells);
     }
 
     /// Takes the cells that late responses have set free. No owner word refers to them. The caller holds the lock under
     /// which the client frees cells, and frees these cells before it unlocks it.
-    pub fn take_cells(&self) -> Vec<u32> {
+    pub fn take_cells(&self) -> Vec<CellNo> {
         std::mem::take(&mut lock(&self.cells))
     }
 

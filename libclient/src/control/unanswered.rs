@@ -37,7 +37,7 @@ use super::{Budget, Connection, Control, not_answering};
 use crate::error::{Error, Result};
 use std::collections::VecDeque;
 use std::sync::Mutex;
-use tensorlend_layout::number::CursorNo;
+use tensorlend_layout::number::{CursorNo, StreamLine};
 use tensorlend_layout::wire::{CLAIMS_MAX, QueueClaim, QueueReply, QueueRequest, Refusal, Reply, Request, decode};
 use tensorlend_os::mutex::lock;
 use tensorlend_os::packet::Packet;
@@ -100,7 +100,7 @@ impl Control {
 
     /// Ends a subscription like [`Control::deliver`]. The caller has given the cursor up. A response of the daemon, now or later,
     /// frees the cursor.
-    pub fn unsubscribe(&self, stream: u32, id: u64, cursor: CursorNo, doing: &'static str) -> Result<()> {
+    pub fn unsubscribe(&self, stream: StreamLine, id: u64, cursor: CursorNo, doing: &'static str) -> Result<()> {
         self.deliver(&Request::Unsubscribe { stream, id, cursor }, doing)?;
         self.late.free_cursor(cursor);
         Ok(())

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use tensorlend_layout::number::SlotNo;
 use tensorlend_os::fork;
 use tensorlend_os::mutex::lock;
 
@@ -47,7 +48,7 @@ struct Event {
     time_ns: u64,
     generation: u64,
     bytes: u64,
-    slot: u32,
+    slot: SlotNo,
     thread: u32,
     action: Action,
 }
@@ -103,7 +104,7 @@ impl Log {
         Ok(Self { shared, start: Instant::now(), writer: Some(writer), forks: fork::generation() })
     }
 
-    pub fn push(&self, action: Action, slot: u32, generation: u64, bytes: u64) {
+    pub fn push(&self, action: Action, slot: SlotNo, generation: u64, bytes: u64) {
         let thread = this_thread();
         let mut state = lock(&self.shared.state);
         if state.error.is_some() {
@@ -221,7 +222,7 @@ mod tests {
 
     #[test]
     fn lines_and_what_is_missing() {
-        let event = |action| Event { time_ns: 5, generation: 2, bytes: 64, slot: 7, thread: 9, action };
+        let event = |action| Event { time_ns: 5, generation: 2, bytes: 64, slot: SlotNo::new(7), thread: 9, action };
         let mut text = Vec::new();
         write_events(&mut text, &[event(Action::Allocate), event(Action::Free), event(Action::Failure)], 3).unwrap();
         let text = String::from_utf8(text).unwrap();
@@ -238,7 +239,7 @@ mod tests {
         let log = Log::start(BufWriter::new(File::options().write(true).open(full).unwrap())).unwrap();
         log.flush().unwrap();
         for _ in 0..2 {
-            log.push(Action::Allocate, 1, 1, 64);
+            log.push(Action::Allocate, SlotNo::new(1), 1, 64);
             let e = log.flush().unwrap_err();
             assert!(e.to_string().contains("write the allocation log"), "{e}");
         }

@@ -20,6 +20,7 @@ pub use options::Options;
 pub use pressure::{Callback, Names, Pressure, Relief, Silence};
 pub use report::{Allocation, AllocationState, Outstanding};
 pub use statistics::Statistics;
+use tensorlend_layout::number::SlotNo;
 
 use crate::error::Result;
 use limit::Limit;
@@ -64,7 +65,7 @@ impl Instruments {
 
     /// Records that a slot has left the heap. No other thread knows the slot yet.
     #[inline]
-    pub fn allocated(&self, slot: u32, generation: u64, bytes: u64) {
+    pub fn allocated(&self, slot: SlotNo, generation: u64, bytes: u64) {
         let on = self.on.load(Ordering::Relaxed);
         if on & RECORDING != 0 {
             self.record_allocated(on, slot, generation, bytes);
@@ -73,7 +74,7 @@ impl Instruments {
 
     /// Records that a slot is about to return to the heap.
     #[inline]
-    pub fn freed(&self, slot: u32, generation: u64, bytes: u64) {
+    pub fn freed(&self, slot: SlotNo, generation: u64, bytes: u64) {
         let on = self.on.load(Ordering::Relaxed);
         if on & (RECORDING | LIMIT) != 0 {
             self.record_freed(on, slot, generation, bytes);
@@ -83,12 +84,12 @@ impl Instruments {
     /// Records that no slot was available.
     pub fn failed(&self, bytes: u64) {
         if self.has(LOG) {
-            self.write_log(Action::Failure, 0, 0, bytes);
+            self.write_log(Action::Failure, SlotNo::new(0), 0, bytes);
         }
     }
 
     #[cold]
-    fn record_allocated(&self, on: u32, slot: u32, generation: u64, bytes: u64) {
+    fn record_allocated(&self, on: u32, slot: SlotNo, generation: u64, bytes: u64) {
         if on & STATISTICS != 0 {
             lock(&self.statistics).allocated(bytes);
         }
@@ -101,7 +102,7 @@ impl Instruments {
     }
 
     #[cold]
-    fn record_freed(&self, on: u32, slot: u32, generation: u64, bytes: u64) {
+    fn record_freed(&self, on: u32, slot: SlotNo, generation: u64, bytes: u64) {
         if on & LIMIT != 0 {
             self.limit.give(bytes);
         }
@@ -116,7 +117,7 @@ impl Instruments {
         }
     }
 
-    fn write_log(&self, action: Action, slot: u32, generation: u64, bytes: u64) {
+    fn write_log(&self, action: Action, slot: SlotNo, generation: u64, bytes: u64) {
         let log = self.log.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(log) = &*log {
             log.push(action, slot, generation, bytes);

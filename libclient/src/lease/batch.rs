@@ -73,7 +73,7 @@ impl<'s> Steps<'s> {
 
     #[inline(always)]
     fn route(&self, found: FoundName) -> Route<'s> {
-        Route::owner_word(&self.session.directory.names[found.entry as usize].owner_word, found.owner_word)
+        Route::owner_word(&self.session.directory.names[found.entry.index()].owner_word, found.owner_word)
     }
 
     /// Step 1: reads the latest value of each name.

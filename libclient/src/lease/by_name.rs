@@ -9,7 +9,7 @@ use crate::peers::sheets::Peer;
 use crate::session::Session;
 use tensorlend_layout::catalogue::cell_place;
 use tensorlend_layout::directory::FoundName;
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{CellNo, ClientNo, EntryNo};
 use tensorlend_layout::tensor::BadTensor;
 use tensorlend_layout::word::{Cell, OwnerWord, Word};
 
@@ -29,7 +29,7 @@ pub fn lease_key(session: &Session, key: &[u8], name: &str) -> Result<Option<Lea
                 Leasing::Moved => continue,
             }
         };
-        let word = &session.directory.names[found.entry as usize].owner_word;
+        let word = &session.directory.names[found.entry.index()].owner_word;
         let route = Route::owner_word(word, found.owner_word);
         match lease(session, found.owner_word.owner(), route, At::Cell(found.owner_word.cell()), name)? {
             Leasing::Held(leased) => return Ok(Some(leased)),
@@ -61,9 +61,9 @@ pub struct CellRoute<'s> {
     pub route: Route<'s>,
     pub owner: ClientNo,
     /// The cell's number.
-    pub number: u32,
+    pub number: CellNo,
     /// The name's entry in the directory. `None`: the name is only announced.
-    pub entry: Option<u32>,
+    pub entry: Option<EntryNo>,
 }
 
 /// A cell that this thread has read.
@@ -82,7 +82,7 @@ impl<'s> CellRoute<'s> {
         loop {
             if let Some(found) = session.find_live(hash, key) {
                 let route =
-                    Route::owner_word(&session.directory.names[found.entry as usize].owner_word, found.owner_word);
+                    Route::owner_word(&session.directory.names[found.entry.index()].owner_word, found.owner_word);
                 let (owner, number) = (found.owner_word.owner(), found.owner_word.cell());
                 return Ok(Some(Self { route, owner, number, entry: Some(found.entry) }));
             }
@@ -144,7 +144,7 @@ fn cell_in_directory(session: &Session, key: &[u8]) -> Option<(OwnerWord, Cell)>
         peer.cell(number)?.read()
     };
     // If the owner word is unchanged, the cell belonged to this name when this thread read it.
-    let same = session.directory.names[entry as usize].owner_word.peek() == owner_word.0;
+    let same = session.directory.names[entry.index()].owner_word.peek() == owner_word.0;
     same.then_some((owner_word, Cell(cell)))
 }
 

@@ -8,6 +8,7 @@ use crate::segment::bytes::Bytes;
 use crate::session::Session;
 use std::sync::Arc;
 use tensorlend_layout::Device;
+use tensorlend_layout::number::SlotNo;
 use tensorlend_layout::tensor::{BadTensor, SlotInfo, SlotKind};
 
 /// A further slot that a lease covers: its record, its bytes, and its segment, which must stay mapped.
@@ -20,7 +21,7 @@ pub struct Companion {
 /// A further slot that a lease covers: its number, its checked record, and its segment.
 pub struct Chained {
     #[cfg(feature = "cuda")]
-    pub slot: u32,
+    pub slot: SlotNo,
     pub info: SlotInfo,
     pub segment: Arc<PeerSegment>,
 }
@@ -49,7 +50,7 @@ impl Companion {
 impl Held {
     /// Returns a slot chained to the leased one. Only the owner's records state that the slots are chained, so this
     /// function checks them.
-    pub fn chained(&self, session: &Session, slot: u32, generation: Option<u64>, name: &str) -> Result<Chained> {
+    pub fn chained(&self, session: &Session, slot: SlotNo, generation: Option<u64>, name: &str) -> Result<Chained> {
         let damaged = |cause| Error::Damaged { name: name.to_owned(), cause };
         // The geometry may change while a segment is being mapped. Then request the segment again.
         loop {
@@ -82,7 +83,7 @@ impl Held {
     }
 
     /// Returns a chained slot's bytes, which must be in host memory.
-    pub fn companion(&self, session: &Session, slot: u32, generation: Option<u64>, name: &str) -> Result<Companion> {
+    pub fn companion(&self, session: &Session, slot: SlotNo, generation: Option<u64>, name: &str) -> Result<Companion> {
         Companion::of(self.chained(session, slot, generation, name)?, name)
     }
 

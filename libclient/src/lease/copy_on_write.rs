@@ -11,7 +11,7 @@ use crate::tensor::Tensor;
 use rustix::fs::fstat;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{ClientNo, SlotNo};
 use tensorlend_layout::wire::{Reply, Request};
 use tensorlend_os::map::{Private, private};
 
@@ -140,7 +140,7 @@ fn map(session: &Session, owner: ClientNo, tensor: &Tensor) -> Result<Option<Map
 
 /// Requests the descriptor of a mapped segment, and checks by the inode that the descriptor refers to the same
 /// segment.
-fn descriptor(session: &Session, owner: ClientNo, slot: u32, identity: u64) -> Result<OwnedFd> {
+fn descriptor(session: &Session, owner: ClientNo, slot: SlotNo, identity: u64) -> Result<OwnedFd> {
     let doing = "read a segment";
     let mut answer = session.control.ask(&Request::SegmentOf { owner: owner, slot }, doing, "")?;
     let Reply::Segment { .. } = answer.reply else { return answer.unexpected() };

@@ -5,12 +5,12 @@ use crate::alloc::release;
 use crate::error::{Error, Result};
 use crate::session::Session;
 use std::collections::HashSet;
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{ClientNo, SlotNo};
 use tensorlend_layout::tensor::SlotInfo;
 
 /// Maps the segment that holds a slot. Returns false if the daemon lends no segment for this slot, or no longer lends
 /// it.
-pub fn fetch_segment(session: &Session, owner: ClientNo, slot: u32) -> Result<bool> {
+pub fn fetch_segment(session: &Session, owner: ClientNo, slot: SlotNo) -> Result<bool> {
     match session.peers().fetch_segment(owner, slot) {
         Err(e) if e.is_limit() && make_room(session, &e) => session.peers().fetch_segment(owner, slot),
         fetched => fetched,
@@ -20,7 +20,7 @@ pub fn fetch_segment(session: &Session, owner: ClientNo, slot: u32) -> Result<bo
 /// Maps a segment like [`fetch_segment`], for the slot of a published value. The owner acknowledged the segment
 /// before it published the value. But the daemon may read that acknowledgement, on another socket, after this
 /// client's request. So this function retries.
-pub fn fetch_segment_of_value(session: &Session, owner: ClientNo, slot: u32) -> Result<bool> {
+pub fn fetch_segment_of_value(session: &Session, owner: ClientNo, slot: SlotNo) -> Result<bool> {
     for _ in 0..64 {
         if fetch_segment(session, owner, slot)? {
             return Ok(true);
@@ -56,7 +56,7 @@ pub fn leased_bytes(session: &Session) -> Result<u64> {
 }
 
 /// Returns the length of a slot as its owner claims it. Returns 0 if the slot does not exist any more.
-fn slot_bytes(session: &Session, owner: ClientNo, slot: u32) -> Result<u64> {
+fn slot_bytes(session: &Session, owner: ClientNo, slot: SlotNo) -> Result<u64> {
     for _ in 0..2 {
         let Some(member) = session.directory.members.get(usize::from(owner)) else { return Ok(0) };
         {

@@ -9,6 +9,7 @@ use crate::tensor::layout_of::copy_index;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use tensorlend_layout::dataset::Index;
+use tensorlend_layout::number::SlotNo;
 use tensorlend_layout::stream::HeaderSummary;
 use tensorlend_layout::tensor::{BadTensor, METADATA_INLINE, SlotInfo, check_extent};
 
@@ -55,7 +56,7 @@ pub enum NotPlain {
     /// The caller must read the record of a slot, or its extension.
     Records,
     /// The segment of this slot is not mapped.
-    Segment(u32),
+    Segment(SlotNo),
     Damaged(BadTensor),
 }
 
@@ -82,7 +83,7 @@ impl Group {
         words: &Arc<[u64]>,
         place: Range<usize>,
         own: &Arc<PeerSegment>,
-        segment_of: impl Fn(u32) -> Option<&'s Arc<PeerSegment>>,
+        segment_of: impl Fn(SlotNo) -> Option<&'s Arc<PeerSegment>>,
     ) -> std::result::Result<Self, NotPlain> {
         let index = index_in(&words[place.clone()]).filter(Index::check);
         let index = index.ok_or(NotPlain::Damaged(BadTensor::Record))?;

@@ -10,6 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use tensorlend_layout::directory::FoundName;
 use tensorlend_layout::name::item_key;
+use tensorlend_layout::number::EntryNo;
 
 /// Leases items of the list with this id. If the list is a queue, omits items that consumers have finished. If the list was
 /// cleared in the meantime, leases only the items before the first missing one: later items may be missing for another
@@ -22,7 +23,7 @@ pub fn lease_items(
     exists: impl Fn() -> bool,
     values: &mut Vec<Value>,
 ) -> Result<()> {
-    let (mut next, mut first_gone) = (0, None);
+    let (mut next, mut first_gone) = (EntryNo::default(), None);
     let mut from = numbers.start;
     while from < numbers.end {
         let end = numbers.end.min(from + BATCH as u64);
@@ -53,9 +54,9 @@ pub fn lease_items(
 /// Finds an item in the directory. An item's entry usually follows the previous item's entry, because the daemon
 /// takes the lowest free entry.
 #[inline]
-fn find_item(session: &Session, id: u64, number: u64, next: &mut u32) -> Option<FoundName> {
+fn find_item(session: &Session, id: u64, number: u64, next: &mut EntryNo) -> Option<FoundName> {
     let key = item_key(id, number);
-    let guess = session.directory.names.get(*next as usize).and_then(|entry| {
+    let guess = session.directory.names.get(next.index()).and_then(|entry| {
         // The entry contains its key. If the key matches, the entry's hash is the hash of the key.
         let owner_word = entry.probe(entry.hash.peek(), &key, &session.directory.long_names)?;
         Some(FoundName { entry: *next, owner_word })
@@ -71,7 +72,7 @@ pub fn item(session: &Arc<Session>, list: &str, id: u64, number: u64) -> Result<
     let key = item_key(id, number);
     loop {
         let Some(found) = session.find(&key).filter(|f| f.owner_word.is_live()) else { return Ok(None) };
-        let owner_word = Route::owner_word(&session.directory.names[found.entry as usize].owner_word, found.owner_word);
+        let owner_word = Route::owner_word(&session.directory.names[found.entry.index()].owner_word, found.owner_word);
         match lease(session, found.owner_word.owner(), owner_word, At::Cell(found.owner_word.cell()), list)? {
             Leasing::Held(leased) => return assemble::value(session, leased, list).map(Some),
             Leasing::Absent => return Ok(None),

@@ -7,6 +7,7 @@ use crate::link::shards::LeaseEntry;
 use crate::session::Session;
 use crate::tensor::draft::Draft;
 use std::sync::Arc;
+use tensorlend_layout::number::SlotNo;
 use tensorlend_layout::word::Cell;
 
 /// Keeps the memory of a [`Draft`] in place, whatever happens to the published value. No other tensor uses the
@@ -28,7 +29,7 @@ use tensorlend_layout::word::Cell;
 pub struct Pin {
     session: Arc<Session>,
     place: LeaseEntry,
-    slot: u32,
+    slot: SlotNo,
 }
 
 impl Draft {

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use tensorlend_layout::Device;
 use tensorlend_layout::catalogue::{SlotRecord, cell_place};
 use tensorlend_layout::leases;
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{CellNo, ClientNo, SlotNo};
 use tensorlend_layout::stream::{HeaderSummary, RingEntry};
 use tensorlend_layout::tensor::{BadTensor, SlotInfo, SlotKind};
 use tensorlend_layout::word::{Cell, LeaseWord, OwnerWord, Word};
@@ -57,7 +57,7 @@ pub struct Parts {
 #[derive(Clone, Copy)]
 pub enum At<'a> {
     /// A cell of the catalogue.
-    Cell(u32),
+    Cell(CellNo),
     /// A ring's entry, with the cell and the header summary that the reader read from this entry.
     Entry(&'a RingEntry, Cell, HeaderSummary),
 }
@@ -98,7 +98,7 @@ pub enum Miss {
     /// This client has not mapped this part of the cells.
     Cells(u8),
     /// This client has not mapped the segment with this slot.
-    Segment(u32),
+    Segment(SlotNo),
     /// Every entry of the lease table is taken.
     Full,
     /// The daemon has ended this session.

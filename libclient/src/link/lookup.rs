@@ -3,6 +3,7 @@
 use super::Link;
 use std::hint::black_box;
 use tensorlend_layout::directory::FoundName;
+use tensorlend_layout::number::EntryNo;
 use tensorlend_layout::word::Word;
 
 /// Words of the name in the first cache line of an entry.
@@ -33,8 +34,8 @@ impl Link {
     }
 
     /// Loads the first lines of this many adjacent entries, for look-ups that expect their names there.
-    pub fn fetch_entries(&self, first: u32, count: u32) {
-        for entry in self.directory.names.iter().skip(first as usize).take(count as usize) {
+    pub fn fetch_entries(&self, first: EntryNo, count: u32) {
+        for entry in self.directory.names.iter().skip(first.index()).take(count as usize) {
             black_box(entry.owner_word.peek());
         }
     }
@@ -49,17 +50,20 @@ impl Link {
         for &place in &places {
             black_box(directory.places.get(place).map(Word::peek));
         }
-        let entries = hashes.iter().zip(&places).map(|(&hash, &place)| directory.entry_at(place, hash).unwrap_or(0));
-        let entries: Vec<u32> = entries.collect();
+        let entries = hashes
+            .iter()
+            .zip(&places)
+            .map(|(&hash, &place)| directory.entry_at(place, hash).unwrap_or(EntryNo::new(0)));
+        let entries: Vec<EntryNo> = entries.collect();
         for (&entry, key) in entries.iter().zip(keys) {
-            if let Some(entry) = directory.names.get(entry as usize) {
+            if let Some(entry) = directory.names.get(entry.index()) {
                 let last = entry.name[FIRST_LINE_WORDS - usize::from(key.len() <= FIRST_LINE_WORDS * 8)].peek();
                 black_box((entry.owner_word.peek(), last));
             }
         }
-        let find = |((key, &hash), &entry): ((&&[u8], &u64), &u32)| {
+        let find = |((key, &hash), &entry): ((&&[u8], &u64), &EntryNo)| {
             // The entry contains its key. So a wrong hint leads to no other name's value.
-            let hinted = directory.names.get(entry as usize).and_then(|it| it.probe(hash, key, &directory.long_names));
+            let hinted = directory.names.get(entry.index()).and_then(|it| it.probe(hash, key, &directory.long_names));
             match hinted.filter(|owner_word| owner_word.is_live()) {
                 Some(owner_word) => Some(FoundName { entry, owner_word }),
                 None => self.find_live(hash, key),

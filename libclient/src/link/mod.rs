@@ -13,7 +13,7 @@ use std::any::Any;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use tensorlend_layout::directory::Directory;
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{ClientNo, EntryNo};
 use tensorlend_layout::wire::Welcome;
 use tensorlend_layout::word::{Absorbed, Member, MemberState, Word};
 use tensorlend_os::fork;
@@ -109,7 +109,7 @@ impl Link {
 
     /// Returns the owner word of a directory entry.
     #[inline]
-    pub fn owner_word(&self, entry: u32) -> Option<&Word> {
-        self.directory.names.get(entry as usize).map(|e| &e.owner_word)
+    pub fn owner_word(&self, entry: EntryNo) -> Option<&Word> {
+        self.directory.names.get(entry.index()).map(|e| &e.owner_word)
     }
 }

@@ -20,7 +20,7 @@ use tensorlend_layout::Device;
 use tensorlend_layout::catalogue::SlotRecord;
 use tensorlend_layout::dataset::MEMBERS_MAX;
 use tensorlend_layout::header::Magic;
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{ClientNo, SlotNo};
 use tensorlend_layout::raw::Records;
 use tensorlend_layout::tensor::{BadTensor, SlotInfo, SlotKind};
 use tensorlend_layout::wire::{NameAt, Refusal, Reply, Request, ValueAt};
@@ -73,7 +73,7 @@ struct Doubtful {
     spilled: Spilled,
     owner: ClientNo,
     /// The next slot of the value's chain, which has the rest of the description.
-    next: u32,
+    next: SlotNo,
     in_file: bool,
 }
 
@@ -100,7 +100,7 @@ pub struct Describer<'s> {
 struct SegmentRecords {
     records: Records<SlotRecord>,
     /// The segment's first slot number.
-    base: u32,
+    base: SlotNo,
     /// The segment's length in bytes.
     bytes: u64,
     /// The loan for which the daemon sent the records. `None`: the segment is mapped.
@@ -121,7 +121,7 @@ enum Attempt {
     Again,
     Damaged(BadTensor),
     Cells(ClientNo, u64, u8),
-    Records(ClientNo, u32),
+    Records(ClientNo, SlotNo),
     Full,
     Ended,
 }
@@ -233,7 +233,7 @@ impl<'s> Describer<'s> {
 
     /// Returns whether the bytes of a slot, or of a later slot in its chain, are in a file. This is a hint: no lease keeps
     /// these slots.
-    fn is_any_in_file(&mut self, owner: ClientNo, first: u32) -> Result<bool> {
+    fn is_any_in_file(&mut self, owner: ClientNo, first: SlotNo) -> Result<bool> {
         let mut slot = first;
         for _ in 0..CHAIN_MAX {
             if slot == SLOT_NONE {
@@ -343,7 +343,7 @@ impl<'s> Describer<'s> {
     }
 
     /// Returns the segment that holds a slot.
-    fn lent_with(&mut self, owner: ClientNo, slot: u32) -> Option<Lent> {
+    fn lent_with(&mut self, owner: ClientNo, slot: SlotNo) -> Option<Lent> {
         let known = self.lent.as_ref().and_then(|lent| find(lent, owner, slot));
         if let Some(known) = known.filter(|known| self.stands(*known)) {
             return Some(known);
@@ -384,7 +384,7 @@ impl<'s> Describer<'s> {
     }
 }
 
-fn find(lent: &[Lent], owner: ClientNo, slot: u32) -> Option<Lent> {
+fn find(lent: &[Lent], owner: ClientNo, slot: SlotNo) -> Option<Lent> {
     let place = |lent: &Lent| (RangeWord(lent.range).owner(), RangeWord(lent.range).base());
     let after = lent.partition_point(|it| place(it) <= (owner, slot));
     let found = lent[after.checked_sub(1)?];

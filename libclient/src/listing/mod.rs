@@ -21,7 +21,7 @@ use crate::tensor::strided::is_row_major;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tensorlend_layout::name::{KeyKind, parse};
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{ClientNo, EntryNo};
 use tensorlend_layout::word::OwnerWord;
 use tensorlend_layout::{DType, Uuid};
 
@@ -217,7 +217,7 @@ pub struct Spilled {
 
 /// Calls `each` once for every live entry, with its kind, name, owner word and entry number. Also calls it only once
 /// for a name that is deleted and published again during the walk.
-fn walk(session: &Session, mut each: impl FnMut(KeyKind, String, OwnerWord, u32)) {
+fn walk(session: &Session, mut each: impl FnMut(KeyKind, String, OwnerWord, EntryNo)) {
     let directory = &session.directory;
     let mut seen = std::collections::HashSet::new();
     for (at, entry) in directory.entries() {
@@ -297,7 +297,7 @@ pub fn collections(session: &Session, wanted: KeyKind) -> Result<Vec<Collection>
     let mut found = Vec::new();
     walk(session, |kind, name, owner_word, _| {
         if kind == wanted {
-            let at = owner_word.cell() as usize;
+            let at = owner_word.cell().index();
             let count = match kind {
                 KeyKind::List => session.directory.lists.get(at).map(|l| l.end.read()),
                 _ => session

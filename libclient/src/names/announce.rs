@@ -13,7 +13,7 @@ use std::hash::BuildHasherDefault;
 use tensorlend_layout::announce::{Ending, Waiting};
 use tensorlend_layout::catalogue::{CELL_NAME_WORDS, Catalogue, CellRecord, RING, cell_place};
 use tensorlend_layout::directory::key_word;
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{CellNo, ClientNo};
 use tensorlend_layout::publish::overwrite;
 use tensorlend_layout::wake::news_fence;
 use tensorlend_layout::word::{Absorbed, Cell, MemberState, OwnerKind, PARKED_ANY, Word, parked_bit};
@@ -29,18 +29,18 @@ const ENDING_ATTEMPTS: u32 = 10_000;
 /// This client's own announcements: cell and number of each, by the hash of its name.
 #[derive(Default)]
 pub struct Pending {
-    cells: HashMap<u64, (u32, u64), BuildHasherDefault<Hashed>>,
+    cells: HashMap<u64, (CellNo, u64), BuildHasherDefault<Hashed>>,
     /// The announcements' numbers with the hashes of their names, sorted by number.
     order: VecDeque<(u64, u64)>,
 }
 
 impl Pending {
     /// Returns the cells of all announcements from this number on.
-    pub fn cells_from(&self, absorbed: u64) -> impl Iterator<Item = u32> + '_ {
+    pub fn cells_from(&self, absorbed: u64) -> impl Iterator<Item = CellNo> + '_ {
         self.cells.values().filter(move |&&(_, number)| absorbed <= number).map(|&(cell, _)| cell)
     }
 
-    fn insert(&mut self, hash: u64, cell: u32, number: u64) {
+    fn insert(&mut self, hash: u64, cell: CellNo, number: u64) {
         self.cells.insert(hash, (cell, number));
         self.order.push_back((hash, number));
     }
@@ -64,7 +64,7 @@ pub struct Announced {
     /// The announcing client.
     pub owner: ClientNo,
     /// The announced cell.
-    pub cell: u32,
+    pub cell: CellNo,
     /// The client's `absorbed` word. The announcement leads to the value only while this word is unchanged.
     pub absorbed: Absorbed,
     /// The client's epoch.
@@ -100,7 +100,7 @@ impl<'s> Publisher<'s> {
     }
 
     /// Returns the record of one of the client's cells. Returns `None` if that part is not mapped.
-    fn record(&self, cell: u32) -> Option<&'s CellRecord> {
+    fn record(&self, cell: CellNo) -> Option<&'s CellRecord> {
         match *self {
             Self::Own(names) => names.own_cell(cell),
             Self::Other(peer) => peer?.record(cell),
@@ -242,7 +242,7 @@ impl NameTable {
     }
 
     /// Returns this client's cells whose names are announced and not in the directory yet.
-    pub fn pending_cells(&self) -> Vec<u32> {
+    pub fn pending_cells(&self) -> Vec<CellNo> {
         // Read `absorbed` now, before the caller reads the owner words. Every name that the daemon entered into the
         // directory up to this number has an owner word.
         let absorbed = Absorbed(self.absorbed_word().read()).index();
@@ -256,7 +256,7 @@ impl NameTable {
     }
 
     /// Returns whether the name of a cell of this client is announced and not in the directory yet.
-    pub fn is_pending(&self, key: &[u8], cell: u32) -> bool {
+    pub fn is_pending(&self, key: &[u8], cell: CellNo) -> bool {
         let found = lock(&self.pending).cells.get(&self.directory.hash(key)).copied();
         found.is_some_and(|(at, number)| at == cell && Absorbed(self.absorbed_word().read()).index() <= number)
     }

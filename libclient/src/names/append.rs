@@ -3,6 +3,7 @@
 use super::NameTable;
 use crate::error::{Error, Result};
 use std::sync::PoisonError;
+use tensorlend_layout::number::CellNo;
 use tensorlend_layout::wire::{QueueReply, Reply, Request};
 use tensorlend_layout::word::Cell;
 use tensorlend_os::mutex::lock;
@@ -16,7 +17,7 @@ impl NameTable {
     }
 
     /// Appends like [`NameTable::append`], with another request.
-    pub fn append_by(&self, list: &str, items: &[Cell], request: &dyn Fn(Vec<u32>) -> Request) -> Result<u64> {
+    pub fn append_by(&self, list: &str, items: &[Cell], request: &dyn Fn(Vec<CellNo>) -> Request) -> Result<u64> {
         let first =
             self.append_unless_full(items, &|cells| self.control.call(&request(cells), "append to list", list))?;
         first.ok_or(Error::Protocol { doing: "append to a list" })
@@ -24,7 +25,11 @@ impl NameTable {
 
     /// As [`NameTable::append_by`], by a request that a full queue may refuse: then returns `None`, and the caller still owns the
     /// items. `ask` sends the request for these cells.
-    pub fn append_unless_full(&self, items: &[Cell], ask: &dyn Fn(Vec<u32>) -> Result<Reply>) -> Result<Option<u64>> {
+    pub fn append_unless_full(
+        &self,
+        items: &[Cell],
+        ask: &dyn Fn(Vec<CellNo>) -> Result<Reply>,
+    ) -> Result<Option<u64>> {
         let done = match self.append_held(items, ask) {
             Err(e) if e.is_limit() && !lock(&self.cells).deleted.is_empty() => {
                 self.tidy().and_then(|()| self.append_held(items, ask))
@@ -39,7 +44,7 @@ impl NameTable {
         done
     }
 
-    fn append_held(&self, items: &[Cell], ask: &dyn Fn(Vec<u32>) -> Result<Reply>) -> Result<Option<u64>> {
+    fn append_held(&self, items: &[Cell], ask: &dyn Fn(Vec<CellNo>) -> Result<Reply>) -> Result<Option<u64>> {
         // `settle` does not return cells while they are being bound. Other threads append and publish meanwhile.
         let _cells = self.appending.read().unwrap_or_else(PoisonError::into_inner);
         let mut cells = Vec::with_capacity(items.len());

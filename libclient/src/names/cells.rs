@@ -2,6 +2,7 @@
 
 use super::deleted::Deleted;
 use tensorlend_layout::catalogue::{FIRST_CELLS, cells_count, cells_first};
+use tensorlend_layout::number::CellNo;
 
 /// Interval between checks in debug builds: checks run when the number of free cells is a multiple of it.
 const CHECK_EVERY: usize = 64;
@@ -9,7 +10,7 @@ const CHECK_EVERY: usize = 64;
 /// The cells of this client's catalogue.
 #[derive(Debug)]
 pub struct Cells {
-    free: Vec<u32>,
+    free: Vec<CellNo>,
     /// A bit for each cell: set while the cell is bound to a name, or is being filled.
     bound: Vec<u64>,
     /// The number of cells.
@@ -29,7 +30,7 @@ impl Default for Cells {
 impl Cells {
     fn extend(&mut self, first: usize, count: usize) {
         // `take` returns the lowest numbers first: cells with near numbers share pages.
-        self.free.extend((first..first + count).rev().map(|c| c as u32));
+        self.free.extend((first..first + count).rev().filter_map(CellNo::at));
         self.count += count;
         // Parts may arrive out of order.
         let words = (first + count).div_ceil(64).max(self.bound.len());
@@ -42,16 +43,16 @@ impl Cells {
     }
 
     /// Takes a free cell.
-    pub fn take(&mut self) -> Option<u32> {
+    pub fn take(&mut self) -> Option<CellNo> {
         let cell = self.free.pop()?;
-        self.bound[cell as usize / 64] |= 1 << (cell % 64);
+        self.bound[cell.index() / 64] |= 1 << (cell.get() % 64);
         Some(cell)
     }
 
     /// Frees a cell. No owner word may refer to the cell, and no operation on it may be pending.
-    pub fn give(&mut self, cell: u32) {
+    pub fn give(&mut self, cell: CellNo) {
         debug_assert!(self.is_bound(cell), "given back twice");
-        self.bound[cell as usize / 64] &= !(1 << (cell % 64));
+        self.bound[cell.index() / 64] &= !(1 << (cell.get() % 64));
         self.deleted.forget(cell);
         self.free.push(cell);
         if cfg!(debug_assertions) && self.free.len().is_multiple_of(CHECK_EVERY) {
@@ -77,17 +78,17 @@ impl Cells {
     }
 
     /// Returns all cells in use.
-    pub fn bound(&self) -> Vec<u32> {
+    pub fn bound(&self) -> Vec<CellNo> {
         let words = self.bound.iter().enumerate();
         words
             .flat_map(|(at, &word)| {
-                (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| at as u32 * 64 + bit)
+                (0..64).filter(move |bit| word >> bit & 1 == 1).filter_map(move |bit| CellNo::at(at * 64 + bit))
             })
             .collect()
     }
 
     /// Returns whether the cell is in use.
-    pub fn is_bound(&self, cell: u32) -> bool {
-        self.bound.get(cell as usize / 64).is_some_and(|word| word >> (cell % 64) & 1 == 1)
+    pub fn is_bound(&self, cell: CellNo) -> bool {
+        self.bound.get(cell.index() / 64).is_some_and(|word| word >> (cell.get() % 64) & 1 == 1)
     }
 }

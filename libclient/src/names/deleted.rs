@@ -4,6 +4,7 @@ use super::hashed::Hashed;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::BuildHasherDefault;
+use tensorlend_layout::number::CellNo;
 
 /// The number of deleted names that the client reports to the daemon together: at least, and at most before it has
 /// tried to report them.
@@ -14,9 +15,9 @@ const PART: usize = 16;
 /// The deleted names, each with its cell. A cell is there once, since [`super::NameTable::tidy`] frees the cell of each.
 #[derive(Debug, Default)]
 pub struct Deleted {
-    names: Vec<(String, u32)>,
+    names: Vec<(String, CellNo)>,
     /// The position of each cell in `names`.
-    at: HashMap<u32, usize, BuildHasherDefault<Hashed>>,
+    at: HashMap<CellNo, usize, BuildHasherDefault<Hashed>>,
     /// The number of names of the last report that the client has put back. They are announced and not in the directory
     /// yet, or the daemon did not respond.
     kept: usize,
@@ -24,7 +25,7 @@ pub struct Deleted {
 
 impl Deleted {
     /// Adds a name of a cell. It replaces an earlier name of the cell, which another name or another client has taken over.
-    pub fn note(&mut self, name: &str, cell: u32) {
+    pub fn note(&mut self, name: &str, cell: CellNo) {
         match self.at.entry(cell) {
             Entry::Occupied(at) => {
                 let known = &mut self.names[*at.get()].0;
@@ -40,7 +41,7 @@ impl Deleted {
     }
 
     /// Removes a cell that belongs to no name any more.
-    pub fn forget(&mut self, cell: u32) {
+    pub fn forget(&mut self, cell: CellNo) {
         if let Some(at) = self.at.remove(&cell) {
             self.names.swap_remove(at);
             if let Some(&(_, moved)) = self.names.get(at) {
@@ -50,14 +51,14 @@ impl Deleted {
     }
 
     /// Removes and returns all names.
-    pub fn take(&mut self) -> Vec<(String, u32)> {
+    pub fn take(&mut self) -> Vec<(String, CellNo)> {
         self.at.clear();
         self.kept = 0;
         std::mem::take(&mut self.names)
     }
 
     /// Adds names that the client has taken and could not report.
-    pub fn put_back(&mut self, names: impl IntoIterator<Item = (String, u32)>) {
+    pub fn put_back(&mut self, names: impl IntoIterator<Item = (String, CellNo)>) {
         for (name, cell) in names {
             self.note(&name, cell);
             self.kept += 1;
@@ -82,39 +83,42 @@ mod tests {
     #[test]
     fn a_cell_is_there_once_with_its_last_name() {
         let mut deleted = Deleted::default();
-        deleted.note("a", 7);
-        deleted.note("a", 7);
-        deleted.note("b", 70);
-        deleted.note("c", 8);
-        deleted.forget(7);
-        deleted.note("a", 7);
-        deleted.forget(9);
-        assert_eq!(deleted.take(), [("c".to_owned(), 8), ("b".to_owned(), 70), ("a".to_owned(), 7)]);
+        deleted.note("a", CellNo::new(7));
+        deleted.note("a", CellNo::new(7));
+        deleted.note("b", CellNo::new(70));
+        deleted.note("c", CellNo::new(8));
+        deleted.forget(CellNo::new(7));
+        deleted.note("a", CellNo::new(7));
+        deleted.forget(CellNo::new(9));
+        assert_eq!(
+            deleted.take(),
+            [("c", 8), ("b", 70), ("a", 7)].map(|(name, cell)| (name.to_owned(), CellNo::new(cell)))
+        );
         assert!(deleted.is_empty());
-        deleted.note("c", 7);
-        deleted.note("d", 7);
-        assert_eq!(deleted.take(), [("d".to_owned(), 7)]);
-        deleted.forget(7);
+        deleted.note("c", CellNo::new(7));
+        deleted.note("d", CellNo::new(7));
+        assert_eq!(deleted.take(), [("d".to_owned(), CellNo::new(7))]);
+        deleted.forget(CellNo::new(7));
         assert!(deleted.is_empty());
     }
 
     #[test]
     fn what_was_put_back_is_due_later() {
         let mut deleted = Deleted::default();
-        let fill = |deleted: &mut Deleted, end: u32| {
+        let fill = |deleted: &mut Deleted, end: CellNo| {
             let first = deleted.names.len() as u32;
-            (first..end).for_each(|cell| deleted.note("x", cell));
+            (first..end.get()).for_each(|cell| deleted.note("x", CellNo::new(cell)));
         };
-        fill(&mut deleted, 63);
+        fill(&mut deleted, CellNo::new(63));
         assert!(!deleted.is_due(0));
-        fill(&mut deleted, 64);
+        fill(&mut deleted, CellNo::new(64));
         assert!(deleted.is_due(0) && deleted.is_due(1024) && !deleted.is_due(1040));
         let taken = deleted.take();
         deleted.put_back(taken);
         assert!(!deleted.is_due(0));
-        fill(&mut deleted, 128);
+        fill(&mut deleted, CellNo::new(128));
         assert!(deleted.is_due(0));
-        fill(&mut deleted, 512);
+        fill(&mut deleted, CellNo::new(512));
         assert!(deleted.is_due(1 << 20));
     }
 }

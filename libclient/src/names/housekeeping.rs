@@ -15,6 +15,7 @@ use tensorlend_layout::catalogue::{CellRecord, cell_place, cells_count};
 use tensorlend_layout::directory::key_word;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::name::KeyKind;
+use tensorlend_layout::number::CellNo;
 use tensorlend_layout::wire::{PACKET_BYTES_MAX, Reply, Request};
 use tensorlend_layout::word::{Cell, OwnerWord, Word};
 use tensorlend_os::memfd::Access;
@@ -29,7 +30,7 @@ const TIDY_NAME_BYTES: usize = 8;
 impl NameTable {
     /// Returns the record of one of this client's own cells.
     #[inline]
-    pub fn own_cell(&self, cell: u32) -> Option<&CellRecord> {
+    pub fn own_cell(&self, cell: CellNo) -> Option<&CellRecord> {
         let (part, at) = cell_place(cell);
         if part == 0 {
             return self.catalogue.cells.get(at);
@@ -38,7 +39,7 @@ impl NameTable {
     }
 
     /// Returns a free cell. Grows the catalogue if none is left.
-    pub fn fresh_cell(&self) -> Result<u32> {
+    pub fn fresh_cell(&self) -> Result<CellNo> {
         loop {
             if let Some(cell) = lock(&self.cells).take() {
                 return Ok(cell);
@@ -60,7 +61,7 @@ impl NameTable {
     }
 
     /// Returns a free cell, and stores `value` and its key in the cell.
-    pub fn fill_cell(&self, key: &[u8], value: Cell) -> Result<u32> {
+    pub fn fill_cell(&self, key: &[u8], value: Cell) -> Result<CellNo> {
         if lock(&self.cells).is_tidy_due() {
             // A failure is harmless: a later call reports the deleted names.
             let _ = self.tidy();
@@ -85,7 +86,7 @@ impl NameTable {
     }
 
     /// Frees a filled cell to which no owner word ever referred.
-    pub fn empty_cell(&self, cell: u32) {
+    pub fn empty_cell(&self, cell: CellNo) {
         if let Some(record) = self.own_cell(cell) {
             record.cell.set(Cell::DELETED.0);
             record.name_bytes.set(0);
@@ -144,7 +145,7 @@ impl NameTable {
             if self.drain_notices().is_err() {
                 return;
             }
-            let mut used: HashSet<u32> = self.pending_cells().into_iter().collect();
+            let mut used: HashSet<CellNo> = self.pending_cells().into_iter().collect();
             for (_, entry) in self.directory.entries() {
                 let owner_word = OwnerWord(entry.owner_word.read());
                 // Entries of lists and streams refer to no cell.
@@ -167,7 +168,7 @@ impl NameTable {
     /// values. The caller must hold the housekeeping lock.
     ///
     /// A cell may be in both groups. So all of them are freed together, before another name gets one of them.
-    fn free_cells(&self, mut numbers: Vec<u32>) {
+    fn free_cells(&self, mut numbers: Vec<CellNo>) {
         numbers.extend(self.control.late().take_cells());
         // Wait for threads that still use these cells because of a former owner word.
         self.shards.wait_for_guards();
@@ -188,7 +189,7 @@ impl NameTable {
 
     /// Empties cells to which no owner word refers and which no thread uses. Returns their values, which the caller
     /// must retire.
-    fn vacate(&self, numbers: Vec<u32>) -> Vec<Cell> {
+    fn vacate(&self, numbers: Vec<CellNo>) -> Vec<Cell> {
         let mut cells = lock(&self.cells);
         let vacate = |number| {
             let record = self.own_cell(number).filter(|_| cells.is_bound(number))?;
@@ -228,18 +229,18 @@ impl NameTable {
         // keeps the cell. Other threads find the cell closed or in use from now on.
         tensorlend_layout::crash_point!("tidy: closed");
         self.shards.wait_for_guards();
-        names.retain(|&(_, cell): &(String, u32)| {
+        names.retain(|&(_, cell): &(String, CellNo)| {
             self.own_cell(cell).is_some_and(|record| record.cell.peek() == Cell::CLOSING.0)
         });
         let mut names = names.into_iter().peekable();
         while names.peek().is_some() {
             let (mut batch, mut bytes) = (Vec::new(), 0);
-            let mut fits = |(name, _): &(String, u32)| {
+            let mut fits = |(name, _): &(String, CellNo)| {
                 bytes += name.len() + TIDY_NAME_BYTES;
                 bytes <= TIDY_MAX.1
             };
             batch.extend(std::iter::from_fn(|| names.next_if(&mut fits)).take(TIDY_MAX.0));
-            let cells: Vec<u32> = batch.iter().map(|&(_, cell)| cell).collect();
+            let cells: Vec<CellNo> = batch.iter().map(|&(_, cell)| cell).collect();
             let request = Request::Tidy { names: batch };
             if let Err(e) = self.control.call(&request, "tidy deleted names", "") {
                 if let Request::Tidy { names: batch } = request {
@@ -257,7 +258,7 @@ impl NameTable {
     }
 
     /// Closes a cell if the cell still marks this name as deleted, and the name still belongs to this client.
-    fn close_cell(&self, name: &str, cell: u32) -> bool {
+    fn close_cell(&self, name: &str, cell: CellNo) -> bool {
         let ours = self.find(name.as_bytes()).is_some_and(|found| {
             found.owner_word.is_live() && found.owner_word.owner() == self.me() && found.owner_word.cell() == cell
         });

@@ -93,7 +93,7 @@ impl NameTable {
             if found.owner_word != wanted && !(is_announced && cell_of(found.owner_word) == cell_of(wanted)) {
                 return None;
             }
-            let entry = &self.directory.names[found.entry as usize];
+            let entry = &self.directory.names[found.entry.index()];
             let life = LifeWord(entry.life.read());
             // The daemon stores the next lifetime before the next owner word. A daemon that was killed in between, and then
             // replaced by an older build, leaves the entry marked.

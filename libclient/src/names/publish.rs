@@ -4,6 +4,7 @@ use super::NameTable;
 use crate::error::{Error, Result};
 use crate::names::lifetime::Lifetime;
 use crate::names::version::Version;
+use tensorlend_layout::number::CellNo;
 use tensorlend_layout::publish::{is_lasting, overwrite};
 use tensorlend_layout::wire::{Reply, Request};
 use tensorlend_layout::word::{Cell, OwnerWord, parked_bit};
@@ -97,7 +98,13 @@ impl NameTable {
 
     /// Binds a name through the daemon to a fresh cell other than `barred`, so that the name gets an owner word that it
     /// never had. On an error the slot stays the caller's.
-    pub fn bind_elsewhere(&self, name: &str, value: Cell, lifetime: Lifetime, barred: Option<u32>) -> Result<Version> {
+    pub fn bind_elsewhere(
+        &self,
+        name: &str,
+        value: Cell,
+        lifetime: Lifetime,
+        barred: Option<CellNo>,
+    ) -> Result<Version> {
         self.check().map_err(Error::certain)?;
         let _one = lock(&self.binding);
         self.bind_tidily(name, value, lifetime, barred)
@@ -128,7 +135,7 @@ impl NameTable {
         self.bind_tidily(name, value, Lifetime::default(), None)
     }
 
-    fn bind_tidily(&self, name: &str, value: Cell, lifetime: Lifetime, barred: Option<u32>) -> Result<Version> {
+    fn bind_tidily(&self, name: &str, value: Cell, lifetime: Lifetime, barred: Option<CellNo>) -> Result<Version> {
         match self.bind(name, value, lifetime, barred) {
             // Names that this client has deleted use up the limit until the daemon forgets them.
             Err(e) if e.is_limit() && !lock(&self.cells).deleted.is_empty() => {
@@ -140,7 +147,7 @@ impl NameTable {
     }
 
     /// Asks the daemon to bind the name to a new cell that holds `value`, and that is not `barred`.
-    fn bind(&self, name: &str, value: Cell, lifetime: Lifetime, barred: Option<u32>) -> Result<Version> {
+    fn bind(&self, name: &str, value: Cell, lifetime: Lifetime, barred: Option<CellNo>) -> Result<Version> {
         let ttl_ns = lifetime.ttl_ns()?;
         let mut cell = self.fill_cell(name.as_bytes(), value).map_err(Error::certain)?;
         if barred == Some(cell) {
@@ -200,7 +207,7 @@ impl NameTable {
             if record.cell.peek() == Cell::CLOSING.0 {
                 return Own::NotOurs;
             }
-            let entry = &self.directory.names[found.entry as usize];
+            let entry = &self.directory.names[found.entry.index()];
             // Only the daemon ends a lifetime, so a value without a lifetime needs a request.
             if !keeps_lifetime && !is_lasting(&entry.life) {
                 return Own::NotOurs;
@@ -264,7 +271,7 @@ impl NameTable {
 
     /// Records that a name of this client was deleted in its cell. The client reports many such names to the daemon
     /// together.
-    fn note_deleted(&self, name: &str, cell: u32) {
+    fn note_deleted(&self, name: &str, cell: CellNo) {
         let is_due = {
             let mut cells = lock(&self.cells);
             cells.deleted.note(name, cell);

@@ -1,6 +1,6 @@
 //! Versions of values.
 
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{CellNo, ClientNo};
 use tensorlend_layout::word::OwnerWord;
 
 /// Identifies a value of a name. If two versions of a name are equal, no client wrote a value in between. Versions have
@@ -47,7 +47,7 @@ impl std::hash::Hash for Version {
 impl Version {
     /// Returns a substitute for the owner word of an announced name. It differs from every owner word that the daemon
     /// stores.
-    pub(crate) fn announced(owner: ClientNo, cell: u32) -> u64 {
+    pub(crate) fn announced(owner: ClientNo, cell: CellNo) -> u64 {
         u64::from(owner) << 24 | u64::from(cell)
     }
 

@@ -13,7 +13,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 use tensorlend_layout::directory::DEVICES;
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{ClientNo, SlotNo};
 use tensorlend_layout::tensor::{NDIM_INLINE, SlotKind};
 use tensorlend_layout::word::{Cell, LeaseWord, Member, MemberState};
 use tensorlend_layout::{DType, Uuid};
@@ -204,7 +204,7 @@ struct Values {
     aliases: Vec<(usize, usize)>,
     slots: Slots,
     /// Values without a read record, such as values on devices, by owner and slot.
-    unread: HashMap<(ClientNo, u32), usize>,
+    unread: HashMap<(ClientNo, SlotNo), usize>,
     /// Bytes of slots that only leases keep, by lease word.
     retired: HashMap<u64, u64>,
 }

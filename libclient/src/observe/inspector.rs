@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tensorlend_layout::DType;
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{ClientNo, EntryNo, StreamLine};
 use tensorlend_layout::wire::{
     ClientShown, Holds, Inspect, LeaseShown, NameShown, NamespaceUse, PROTOCOL_OLDEST, PROTOCOL_OWN_VIEW,
     PROTOCOL_VERSION, Refusal, Reply, Request, Shown, Stat, StreamShown, View,
@@ -195,7 +195,7 @@ impl Inspector {
     }
 
     fn names(&self, seen: &mut Observation, values: &mut HashMap<u64, usize>) -> Result<()> {
-        let mut from = Some(0);
+        let mut from = Some(EntryNo::default());
         while let Some(at) = from {
             let view = View::Names { namespace: seen.namespace.clone(), from: at };
             let Shown::Names { names, next } = ask(&self.control, view)? else {
@@ -257,7 +257,7 @@ impl Inspector {
     }
 
     fn streams(&self, seen: &mut Observation) -> Result<()> {
-        let mut from = Some(0);
+        let mut from = Some(StreamLine::default());
         while let Some(at) = from {
             let view = View::Streams { namespace: seen.namespace.clone(), from: at };
             let Shown::Streams { streams, next } = ask(&self.control, view)? else {

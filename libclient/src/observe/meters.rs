@@ -105,6 +105,7 @@ impl Meters {
 mod tests {
     use super::*;
     use crate::observe::SubscriberSeen;
+    use tensorlend_layout::number::StreamLine;
     use tensorlend_layout::wire::Policy;
 
     fn stream(sent: u64, lost: &[u64]) -> StreamSeen {
@@ -116,7 +117,7 @@ mod tests {
         };
         StreamSeen {
             name: "camera".into(),
-            index: 0,
+            index: StreamLine::new(0),
             id: 7,
             producer: ClientNo::new(1),
             capacity: 4,

@@ -29,7 +29,7 @@ pub use observation::{
 };
 pub use sampler::{Asker, Sampled, Sampler};
 #[doc(hidden)]
-pub use tensorlend_layout::number::{ClientNo, CursorNo};
+pub use tensorlend_layout::number::{CellNo, ClientNo, CursorNo, EntryNo, SlotNo, StreamLine};
 
 use crate::client::Client;
 use crate::error::Result;

@@ -8,7 +8,7 @@ use crate::session::Session;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use tensorlend_layout::announce::Waiting;
 use tensorlend_layout::name::{KeyKind, parse};
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{CellNo, ClientNo, EntryNo, StreamLine};
 use tensorlend_layout::word::{Absorbed, Cell, MemberState};
 
 /// The name, list or stream that holds a value.
@@ -21,9 +21,9 @@ pub enum Led {
 struct Route {
     led: Led,
     catalogue: ClientNo,
-    cell: u32,
+    cell: CellNo,
     /// The entry and the owner word. `None`: the name is announced, and not in the directory yet.
-    owner_word: Option<(u32, u64)>,
+    owner_word: Option<(EntryNo, u64)>,
 }
 
 /// The result of a walk through the namespace's names.
@@ -31,7 +31,7 @@ struct Route {
 pub struct Names {
     routes: Vec<Route>,
     /// Streams by name, with their index in the table.
-    pub streams: Vec<(String, u32)>,
+    pub streams: Vec<(String, StreamLine)>,
     /// Lists' names, by id.
     pub lists: HashMap<u64, String>,
     /// Lists, in the order of the directory.
@@ -90,11 +90,11 @@ impl Names {
                 Some((KeyKind::Name, name)) => Led::Name(name.to_owned()),
                 Some((KeyKind::Item, _)) => Led::Item { list: word(1), number: word(9) },
                 Some((KeyKind::Stream, name)) => {
-                    self.streams.push((name.to_owned(), owner_word.cell()));
+                    self.streams.push((name.to_owned(), owner_word.stream()));
                     continue;
                 }
                 Some((KeyKind::List, name)) => {
-                    if let Some(list) = directory.lists.get(owner_word.cell() as usize) {
+                    if let Some(list) = directory.lists.get(owner_word.cell().index()) {
                         self.lists.insert(list.id.read(), name.to_owned());
                         self.lists_seen.push(ListSeen { name: name.to_owned(), items: list.end.read() });
                     }

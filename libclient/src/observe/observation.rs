@@ -1,7 +1,7 @@
 //! The content of an observation.
 
 use std::time::Duration;
-use tensorlend_layout::number::{ClientNo, CursorNo};
+use tensorlend_layout::number::{ClientNo, CursorNo, SlotNo, StreamLine};
 use tensorlend_layout::wire::{Allocator, Policy};
 use tensorlend_layout::{DType, Uuid};
 
@@ -111,7 +111,7 @@ pub struct SegmentSeen {
     /// The client number of the segment's owner.
     pub catalogue: ClientNo,
     /// The segment's first slot number.
-    pub base: u32,
+    pub base: SlotNo,
     /// The number of slot numbers that the segment has.
     pub slots_max: u32,
     /// The segment's length in bytes.
@@ -142,7 +142,7 @@ pub enum SlotState {
 #[derive(Clone, Copy, Debug)]
 pub struct SlotSeen {
     /// The slot's number.
-    pub slot: u32,
+    pub slot: SlotNo,
     /// The slot's offset in its segment, in bytes.
     pub offset: u64,
     /// The slot's length in bytes.
@@ -182,7 +182,7 @@ pub struct ValueSeen {
     /// The client number of the value's owner.
     pub catalogue: ClientNo,
     /// The value's first slot.
-    pub slot: u32,
+    pub slot: SlotNo,
     /// The generation of the first slot.
     pub generation: u64,
     /// Bytes of all slots of the value.
@@ -209,7 +209,7 @@ pub struct LeaseSeen {
     /// The slot owner's client number.
     pub catalogue: ClientNo,
     /// The slot's number.
-    pub slot: u32,
+    pub slot: SlotNo,
     /// True if the lease covers the whole segment that begins with that slot, and none of its slots.
     pub is_of_segment: bool,
     /// The number of leases.
@@ -240,7 +240,7 @@ pub struct StreamSeen {
     /// The stream's name.
     pub name: String,
     /// The stream's index in the directory's table.
-    pub index: u32,
+    pub index: StreamLine,
     /// The stream's id, unique in the namespace.
     pub id: u64,
     /// The client number of the stream's producer.

@@ -9,7 +9,7 @@ use crate::stream::ring::map_ring;
 use std::collections::HashMap;
 use tensorlend_layout::catalogue::{CELL_PARTS, CellRecord, SlotRecord, cell_place};
 use tensorlend_layout::header::Magic;
-use tensorlend_layout::number::{ClientNo, CursorNo};
+use tensorlend_layout::number::{CellNo, ClientNo, CursorNo};
 use tensorlend_layout::raw::{Records, Sheet};
 use tensorlend_layout::stream::{RingEntry, StreamRing};
 use tensorlend_layout::wire::{Refusal, Reply, Request};
@@ -177,7 +177,7 @@ fn has_part(session: &Session, catalogue: ClientNo, part: u8) -> bool {
 }
 
 /// Returns the number of the part that contains this cell.
-pub fn part_of(cell: u32) -> u8 {
+pub fn part_of(cell: CellNo) -> u8 {
     cell_place(cell).0
 }
 
@@ -186,7 +186,7 @@ pub fn cell_of<'s>(
     session: &'s Session,
     peer: Option<&'s Peer>,
     catalogue: ClientNo,
-    cell: u32,
+    cell: CellNo,
 ) -> Option<&'s CellRecord> {
     if catalogue == session.me() { session.names().own_cell(cell) } else { peer?.record(cell) }
 }

@@ -7,7 +7,7 @@ use crate::session::Session;
 use std::collections::HashMap;
 use std::time::Duration;
 use tensorlend_layout::dataset::MEMBERS_MAX;
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{ClientNo, SlotNo};
 use tensorlend_layout::tensor::SlotInfo;
 use tensorlend_layout::wire::Allocator;
 use tensorlend_layout::word::{Cell, LeaseWord, RangeWord, SLOT_NONE};
@@ -23,7 +23,7 @@ pub struct Slots {
     /// The segment's row in the directory and its loan, for each segment.
     pub lendings: Vec<(usize, Lending)>,
     /// The value of a slot. `None` if no name, list or stream refers to the slot any more.
-    known: HashMap<(ClientNo, u32), Option<usize>>,
+    known: HashMap<(ClientNo, SlotNo), Option<usize>>,
     pub truncated: bool,
     pub damaged: u64,
 }
@@ -65,7 +65,7 @@ impl Slots {
     }
 
     /// Returns the segment that holds a slot.
-    pub fn segment(&self, catalogue: ClientNo, slot: u32) -> Option<usize> {
+    pub fn segment(&self, catalogue: ClientNo, slot: SlotNo) -> Option<usize> {
         let after = self.segments.partition_point(|s| (s.catalogue, s.base) <= (catalogue, slot));
         let at = after.checked_sub(1)?;
         let found = &self.segments[at];
@@ -73,7 +73,7 @@ impl Slots {
     }
 
     /// Returns a slot's record, if it is mapped and the slot's bytes are inside the segment.
-    fn record(&mut self, sheets: &Sheets, catalogue: ClientNo, slot: u32) -> Option<(usize, SlotInfo)> {
+    fn record(&mut self, sheets: &Sheets, catalogue: ClientNo, slot: SlotNo) -> Option<(usize, SlotInfo)> {
         let at = self.segment(catalogue, slot)?;
         let segment = &self.segments[at];
         let words = sheets.records(self.lendings[at].1)?.get((slot - segment.base) as usize)?.copy();
@@ -84,7 +84,7 @@ impl Slots {
     }
 
     /// Returns the value to which a slot belongs.
-    pub fn value_of(&self, catalogue: ClientNo, slot: u32) -> Option<usize> {
+    pub fn value_of(&self, catalogue: ClientNo, slot: SlotNo) -> Option<usize> {
         self.known.get(&(catalogue, slot)).copied().flatten()
     }
 
@@ -104,7 +104,7 @@ impl Slots {
         &mut self,
         sheets: &Sheets,
         catalogue: ClientNo,
-        first: u32,
+        first: SlotNo,
         value: Option<usize>,
         is_it: impl Fn(&SlotInfo) -> bool,
     ) -> Option<Chain> {
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn bytes_that_two_slots_claim_count_once() {
-        let slot = |offset, bytes, state| SlotSeen { slot: 0, offset, bytes, state, value: None };
+        let slot = |offset, bytes, state| SlotSeen { slot: SlotNo::new(0), offset, bytes, state, value: None };
         let slots =
             vec![slot(0, 64, SlotState::Live), slot(32, 64, SlotState::Leased), slot(900, 500, SlotState::Live)];
         let segment = SegmentSeen { bytes: 1024, slots, ..SegmentSeen::default() };

@@ -6,7 +6,7 @@ use super::sheets::Sheets;
 use crate::error::Result;
 use crate::session::Session;
 use tensorlend_layout::leases::CURSORS;
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{ClientNo, StreamLine};
 use tensorlend_layout::wire::Policy;
 use tensorlend_layout::word::{Cell, Member, SubscriberWord, Word};
 
@@ -16,11 +16,11 @@ pub fn sample(
     session: &Session,
     sheets: &mut Sheets,
     name: &str,
-    index: u32,
+    index: StreamLine,
     left: &mut usize,
     mut found: impl FnMut(u64, ClientNo, Cell),
 ) -> Result<Option<StreamSeen>> {
-    let Some(entry) = session.directory.streams.get(index as usize) else { return Ok(None) };
+    let Some(entry) = session.directory.streams.get(index.index()) else { return Ok(None) };
     let id = entry.id.read();
     let (producer, capacity) = (ClientNo::low(entry.catalogue.peek()), entry.capacity.peek());
     let policy = match entry.policy.peek() {

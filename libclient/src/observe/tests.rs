@@ -1,6 +1,7 @@
 //! Observers of clients that write nonsense into their own sheets.
 
 use crate::{Client, DType};
+use tensorlend_layout::number::SlotNo;
 use tensorlend_layout::word::{Cell, LeaseWord};
 
 /// Marsaglia's xorshift of 64 bits.
@@ -31,8 +32,8 @@ fn nonsense_is_left_out_and_harms_nobody() {
     for round in 0..100u64 {
         let any = random(&mut state);
         // Words that refer to existing slots and owners, and arbitrary words.
-        let small =
-            [any, any & 0xFFF, Cell::new(any & 3, (any >> 8) as u32 & 31).0, u64::MAX][(any >> 60) as usize % 4];
+        let small = [any, any & 0xFFF, Cell::new(any & 3, SlotNo::new((any >> 8) as u32 & 31)).0, u64::MAX]
+            [(any >> 60) as usize % 4];
         session.names().catalogue().cells[(any >> 20) as usize % 64].cell.set(small);
         session.names().catalogue().cells[(any >> 28) as usize % 64].name_bytes.set(small);
         let lease = LeaseWord((any >> 5 & 3) << 48 | (any >> 9 & 0x3F) << 24 | (any & 3));

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tensorlend_layout::catalogue::{Catalogue, SlotRecord, cells_count};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::leases::LeaseTable;
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{ClientNo, SegmentLine, SlotNo};
 use tensorlend_layout::raw::{Records, Sheet};
 use tensorlend_layout::wire::{DeviceSegment, Refusal, Reply, Request};
 use tensorlend_layout::word::{Member, MemberState, RangeWord};
@@ -115,7 +115,7 @@ impl PeerTable {
     }
 
     /// Maps the segment that holds a slot. Returns false if there is no such segment, or no longer.
-    pub fn fetch_segment(&self, number: ClientNo, slot: u32) -> Result<bool> {
+    pub fn fetch_segment(&self, number: ClientNo, slot: SlotNo) -> Result<bool> {
         let member = self.directory.members[usize::from(number)].member.read();
         let request = Request::SegmentOf { owner: number, slot };
         // Serializes this request with reports of unmapped device memory: see `lendings.rs`.
@@ -180,7 +180,7 @@ impl PeerTable {
 
     /// Returns true if this segment is already mapped. Then also records the geometry under which the daemon reported
     /// it.
-    fn is_mapped(&self, number: ClientNo, member: u64, base: u32, identity: (u64, u64), geometry: u64) -> bool {
+    fn is_mapped(&self, number: ClientNo, member: u64, base: SlotNo, identity: (u64, u64), geometry: u64) -> bool {
         let guard = self.shards.epoch_guard();
         let peer = self.peers.get(&guard, number).filter(|p| p.is_of_epoch(member));
         let mapped = peer.and_then(|p| p.known(base)).filter(|have| have.identity == identity);
@@ -233,7 +233,7 @@ impl PeerTable {
     pub fn sweep(&self) {
         let entries =
             self.directory.segments.iter().map(|entry| (RangeWord(entry.range.read()), entry.since_ns.peek()));
-        let lent: HashMap<(ClientNo, u32), u64> = entries
+        let lent: HashMap<(ClientNo, SlotNo), u64> = entries
             .filter(|(range, _)| range.is_lent())
             .map(|(range, since_ns)| ((range.owner(), range.base()), since_ns))
             .collect();
@@ -285,9 +285,9 @@ impl PeerTable {
     }
 
     /// Returns the first slots of this client's own segments that the daemon wants out of memory.
-    pub fn own_wanted(&self) -> Vec<u32> {
-        let lines = self.directory.segments.iter().enumerate();
-        let wanted = lines.filter(|&(at, _)| self.directory.head().wants_out(at as u32));
+    pub fn own_wanted(&self) -> Vec<SlotNo> {
+        let lines = (0..).map(SegmentLine::new).zip(self.directory.segments.iter());
+        let wanted = lines.filter(|&(at, _)| self.directory.head().wants_out(at));
         let ranges = wanted.map(|(_, line)| RangeWord(line.range.read()));
         ranges.filter(|range| range.is_lent() && range.owner() == self.me()).map(RangeWord::base).collect()
     }

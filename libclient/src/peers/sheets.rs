@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tensorlend_layout::catalogue::{CELL_PARTS, Catalogue, CellRecord, SlotRecord, cell_place};
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::leases::LeaseTable;
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{CellNo, ClientNo, SegmentLine, SlotNo};
 use tensorlend_layout::raw::{Records, Sheet};
 use tensorlend_layout::word::{Member, MemberState, RangeWord, Word};
 use tensorlend_os::map::Segment;
@@ -132,7 +132,7 @@ impl Drop for Peers {
 /// A segment of another client.
 pub struct PeerSegment {
     /// The segment's first slot number.
-    pub base: u32,
+    pub base: SlotNo,
     /// The segment's slot records.
     pub records: Records<SlotRecord>,
     /// Keeps the segment's pages locked for devices. Declared before the mapping, which must outlive the lock.
@@ -163,28 +163,28 @@ impl PeerSegment {
     /// Returns whether the daemon wants this segment out of memory. Returns true if this client does not know the
     /// directory's row: a segment that is unmapped without need is mapped again at its next use.
     pub fn is_wanted_out(&self, directory: &Directory) -> bool {
-        self.line.is_none_or(|line| directory.head().wants_out(line.at as u32))
+        self.line.is_none_or(|line| directory.head().wants_out(line.at))
     }
 
     /// Returns whether a slot is in this segment.
     #[inline]
-    pub fn holds(&self, slot: u32) -> bool {
-        slot.wrapping_sub(self.base) < self.records.len() as u32
+    pub fn holds(&self, slot: SlotNo) -> bool {
+        slot.is_of(self.base, self.records.len() as u32)
     }
 }
 
 /// A loan, as the directory's table of segments lists it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Line {
-    at: usize,
+    at: SegmentLine,
     range: u64,
     since_ns: u64,
 }
 
 impl Line {
     /// Returns the directory's row for the segment of `catalogue` that begins at `base`.
-    pub fn find(directory: &Directory, number: ClientNo, base: u32) -> Option<Self> {
-        directory.segments.iter().enumerate().find_map(|(at, entry)| {
+    pub fn find(directory: &Directory, number: ClientNo, base: SlotNo) -> Option<Self> {
+        (0..).map(SegmentLine::new).zip(directory.segments.iter()).find_map(|(at, entry)| {
             let range = RangeWord(entry.range.read());
             let ours = range.is_lent() && range.owner() == number && range.base() == base;
             ours.then(|| Self { at, range: range.0, since_ns: entry.since_ns.peek() })
@@ -193,7 +193,7 @@ impl Line {
 
     /// Returns whether the directory's row is unchanged.
     fn stands(&self, directory: &Directory) -> bool {
-        let entry = &directory.segments[self.at];
+        let entry = &directory.segments[self.at.index()];
         entry.range.read() == self.range && entry.since_ns.peek() == self.since_ns
     }
 }
@@ -227,7 +227,7 @@ impl Peer {
 
     /// Returns the record of a cell. Returns `None` if the cell's part is not mapped.
     #[inline]
-    pub fn record(&self, cell: u32) -> Option<&CellRecord> {
+    pub fn record(&self, cell: CellNo) -> Option<&CellRecord> {
         let (part, at) = cell_place(cell);
         match (part, &self.catalogue) {
             (0, Some(catalogue)) => Some(&catalogue.cells[at]),
@@ -238,7 +238,7 @@ impl Peer {
 
     /// Returns the word of a cell. Returns `None` if the cell's part is not mapped.
     #[inline]
-    pub fn cell(&self, cell: u32) -> Option<&Word> {
+    pub fn cell(&self, cell: CellNo) -> Option<&Word> {
         self.record(cell).map(|record| &record.cell)
     }
 
@@ -261,7 +261,7 @@ impl Peer {
     /// Returns the segment that holds a slot, if it is mapped and belongs to this geometry word, which the caller has read
     /// before.
     #[inline]
-    pub fn segment(&self, slot: u32, geometry: u64, directory: &Directory) -> Option<&Arc<PeerSegment>> {
+    pub fn segment(&self, slot: SlotNo, geometry: u64, directory: &Directory) -> Option<&Arc<PeerSegment>> {
         let after = self.segments.partition_point(|s| s.base <= slot);
         let found = &self.segments[after.checked_sub(1)?];
         if slot - found.base >= found.records.len() as u32 {
@@ -312,7 +312,7 @@ impl Peer {
     }
 
     /// Returns the mapped segment that begins at `base`, whatever its geometry word.
-    pub fn known(&self, base: u32) -> Option<&Arc<PeerSegment>> {
+    pub fn known(&self, base: SlotNo) -> Option<&Arc<PeerSegment>> {
         self.segments.iter().find(|s| s.base == base)
     }
 

@@ -4,6 +4,7 @@ use super::Queue;
 use crate::error::{Error, Result};
 use crate::session::Session;
 use crate::wait::{Deadline, Timeout};
+use tensorlend_layout::number::CellNo;
 use tensorlend_layout::wire::{QueueRequest, Request};
 use tensorlend_layout::word::Cell;
 
@@ -53,7 +54,7 @@ impl Offer {
                     .into(),
             ));
         }
-        let ask = |cells: Vec<u32>| {
+        let ask = |cells: Vec<CellNo>| {
             let request = QueueRequest::Put { list: name.clone(), cells, max: *max };
             session.control.call(&Request::Queue(request), "append to list", name)
         };

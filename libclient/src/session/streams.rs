@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::peers::PeerTable;
 use std::sync::{Arc, Mutex};
 use tensorlend_layout::leases::{self, CURSORS, LeaseTable};
-use tensorlend_layout::number::CursorNo;
+use tensorlend_layout::number::{CursorNo, EntryNo, StreamLine};
 use tensorlend_layout::raw::Records;
 use tensorlend_layout::stream::RingEntry;
 use tensorlend_layout::wire::Refusal;
@@ -92,11 +92,11 @@ impl StreamTable {
 }
 
 /// The directory's entry of a name, and its owner word while the name leads to a certain stream.
-pub type NameWord = (u32, OwnerWord);
+pub type NameWord = (EntryNo, OwnerWord);
 
 /// Returns whether a name still leads to the stream for which the word was read.
 fn leads(peers: &PeerTable, (entry, word): NameWord) -> bool {
-    peers.directory.names.get(entry as usize).is_some_and(|entry| entry.owner_word.read() == word.0)
+    peers.directory.names.get(entry.index()).is_some_and(|entry| entry.owner_word.read() == word.0)
 }
 
 /// A stream that this client produces.
@@ -109,7 +109,7 @@ struct Produced {
 /// The ring of a stream that its producer has closed. Its messages stay until no client can reach them by the stream's name.
 pub struct ClosedRing {
     pub entries: Records<RingEntry>,
-    pub index: u32,
+    pub index: StreamLine,
     pub id: u64,
     pub name: NameWord,
     pub sent: u64,

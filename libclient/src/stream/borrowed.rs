@@ -13,6 +13,7 @@ use crate::stream::subscriber::Subscription;
 use crate::tensor::Tensor;
 use crate::wait::{Deadline, Timeout};
 use std::cell::OnceCell;
+use tensorlend_layout::number::SlotNo;
 use tensorlend_layout::stream::{Found, HeaderSummary, Ring};
 use tensorlend_layout::tensor::SlotInfo;
 use tensorlend_layout::word::{Cell, LeaseWord};
@@ -87,7 +88,7 @@ impl Default for Near {
 impl Near {
     /// Finds the segment of a slot, and stores its index as that of the latest message's segment.
     #[inline]
-    fn find(&mut self, slot: u32) -> bool {
+    fn find(&mut self, slot: SlotNo) -> bool {
         let holds = |held: &Held| held.segment().holds(slot);
         if self.segments.get(self.latest).is_some_and(holds) {
             return true;

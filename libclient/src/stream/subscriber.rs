@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use tensorlend_layout::leases::{CURSORS, Cursor};
 use tensorlend_layout::name::stream_key;
-use tensorlend_layout::number::CursorNo;
+use tensorlend_layout::number::{CursorNo, EntryNo, StreamLine};
 use tensorlend_layout::raw::{Records, Sheet};
 use tensorlend_layout::stream::{Closed, Found, Ring, RingEntry, StreamRing};
 use tensorlend_layout::tensor::BadTensor;
@@ -33,9 +33,9 @@ const TURNS_MAX: u32 = 10_000;
 pub(crate) struct Attached {
     pub(crate) head: Sheet<StreamRing>,
     pub(crate) entries: Records<RingEntry>,
-    stream: u32,
+    stream: StreamLine,
     id: u64,
-    pub(crate) entry: u32,
+    pub(crate) entry: EntryNo,
     pub(crate) owner_word: OwnerWord,
     /// True if the producer waits, so that it replaces no message that this subscriber's cursor has not passed.
     pub(crate) waits: bool,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tensorlend_layout::directory::StreamEntry;
 use tensorlend_layout::leases::{CURSORS, Cursor, LeaseTable};
+use tensorlend_layout::number::{EntryNo, StreamLine};
 use tensorlend_layout::raw::{Records, Sheet};
 use tensorlend_layout::stream::{HeaderSummary, Ring, RingEntry, StreamRing};
 use tensorlend_layout::wake;
@@ -63,12 +64,12 @@ pub(super) struct Writer {
     pub session: Arc<Session>,
     pub name: String,
     /// The directory's entry of the name, and its owner word while the name leads to this stream.
-    pub entry: (u32, OwnerWord),
+    pub entry: (EntryNo, OwnerWord),
     pub head: Sheet<StreamRing>,
     pub entries: Records<RingEntry>,
     pub policy: Policy,
     /// The index of the stream's row in the directory's table of streams, and the id in this row.
-    pub index: u32,
+    pub index: StreamLine,
     pub id: u64,
 }
 
@@ -103,7 +104,7 @@ impl Writer {
     /// Returns the stream's entry in the directory, while the entry belongs to this stream.
     #[inline]
     pub fn listed(&self) -> Result<&StreamEntry> {
-        let entry = self.session.directory.streams.get(self.index as usize);
+        let entry = self.session.directory.streams.get(self.index.index());
         entry.filter(|entry| entry.id.read() == self.id).ok_or_else(|| Error::StreamEnded(self.name.clone()))
     }
 

@@ -14,6 +14,7 @@ use crate::tensor::element::Element;
 use crate::tensor::spec::TensorSpec;
 use std::sync::Arc;
 use tensorlend_layout::directory::key_word;
+use tensorlend_layout::number::SlotNo;
 use tensorlend_layout::tensor::{METADATA_INLINE, METADATA_MAX, NDIM_INLINE, SlotInfo, SlotKind, check_extent};
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 use tensorlend_layout::{DType, Device};
@@ -105,7 +106,7 @@ impl Head<'_> {
 
     /// Returns the record of this draft in a slot with this extent.
     #[inline]
-    pub fn info(&self, value: Cell, extent: Extent, sequence: u64, next: u32, extended: bool) -> SlotInfo {
+    pub fn info(&self, value: Cell, extent: Extent, sequence: u64, next: SlotNo, extended: bool) -> SlotInfo {
         let mut info = SlotInfo {
             generation: value.generation(),
             kind: self.kind,

@@ -6,6 +6,7 @@ use crate::session::Session;
 use crate::tensor::device::draft::DeviceDraft;
 use crate::tensor::draft::{Draft, Sealed};
 use std::sync::Arc;
+use tensorlend_layout::number::SlotNo;
 use tensorlend_layout::word::Cell;
 
 /// The draft of a dataset's member, in host memory or on a device: see [`DatasetDraft::add`](crate::DatasetDraft::add).
@@ -63,7 +64,7 @@ impl MemberDraft {
     }
 
     /// Writes the slot's record. No device work on the draft may be pending.
-    pub(crate) fn seal(self, sequence: u64, next: u32) -> Result<Sealed> {
+    pub(crate) fn seal(self, sequence: u64, next: SlotNo) -> Result<Sealed> {
         match self {
             Self::Host(mut draft) => draft.seal(sequence, next),
             #[cfg(feature = "cuda")]

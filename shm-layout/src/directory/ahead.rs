@@ -2,6 +2,7 @@
 //! lines of many look-ups at once. A hint may be wrong or outdated; the look-up itself decides.
 
 use super::Directory;
+use crate::number::EntryNo;
 use crate::search::{BUCKET, Search};
 use crate::word::PlaceWord;
 
@@ -16,7 +17,7 @@ impl Directory {
 
     /// Returns the entry that may have this hash, by the bucket of places that begins at `first`.
     #[inline]
-    pub fn entry_at(&self, first: usize, hash: u64) -> Option<u32> {
+    pub fn entry_at(&self, first: usize, hash: u64) -> Option<EntryNo> {
         let bucket = self.places.get(first..first + BUCKET as usize)?;
         bucket.iter().map(|place| PlaceWord(place.peek())).find(|place| place.may_be(hash)).map(PlaceWord::entry)
     }

@@ -16,6 +16,7 @@
 //! words. If it changes the entry after such a kill, the owner word or the lifetime is another one, and the record has no effect.
 
 use super::{Directory, ListEntry};
+use crate::number::EntryNo;
 use crate::publish;
 use crate::word::{LifeWord, OwnerWord, VERSION_MASK};
 
@@ -26,13 +27,13 @@ pub struct ChangeWord(pub u64);
 
 impl ChangeWord {
     /// Returns the word for an entry with this owner word.
-    pub const fn new(entry: u32, before: OwnerWord) -> Self {
-        Self((before.version() as u64) << 40 | 1 << 32 | entry as u64)
+    pub const fn new(entry: EntryNo, before: OwnerWord) -> Self {
+        Self((before.version() as u64) << 40 | 1 << 32 | entry.get() as u64)
     }
 
     /// Returns the entry. `None`: the daemon changes none.
-    pub const fn entry(self) -> Option<u32> {
-        if self.0 >> 32 & 1 == 1 { Some(self.0 as u32) } else { None }
+    pub const fn entry(self) -> Option<EntryNo> {
+        if self.0 >> 32 & 1 == 1 { Some(EntryNo::new(self.0 as u32)) } else { None }
     }
 
     /// Returns the version of the owner word before the change.
@@ -45,14 +46,20 @@ impl Directory {
     /// Returns whether the daemon is changing the owner word and the lifetime of an entry. A caller that has read a lifetime
     /// with Acquire before, and reads the owner word after, knows from `false` that the lifetime belongs to that owner word, or
     /// that the owner word has changed.
-    pub fn is_changing(&self, entry: u32) -> bool {
+    pub fn is_changing(&self, entry: EntryNo) -> bool {
         ChangeWord(self.head().change.read()).entry() == Some(entry)
     }
 
     /// Daemon: changes the owner of an entry by `change`, which stores the owner word `after`, and the lifetime from the first
     /// of `lives` to the second.
-    pub fn change_owner<R>(&self, entry: u32, after: OwnerWord, lives: [LifeWord; 2], change: impl FnOnce() -> R) -> R {
-        let (head, name) = (self.head(), &self.names[entry as usize]);
+    pub fn change_owner<R>(
+        &self,
+        entry: EntryNo,
+        after: OwnerWord,
+        lives: [LifeWord; 2],
+        change: impl FnOnce() -> R,
+    ) -> R {
+        let (head, name) = (self.head(), &self.names[entry.index()]);
         if lives == [LifeWord::FOREVER; 2] {
             return change();
         }
@@ -83,7 +90,7 @@ impl Directory {
         let head = self.head();
         let change = ChangeWord(head.change.peek());
         let [before, after] = [0, 1].map(|at| head.change_lives[at].peek());
-        if let Some(name) = change.entry().and_then(|entry| self.names.get(entry as usize))
+        if let Some(name) = change.entry().and_then(|entry| self.names.get(entry.index()))
             && [before, after].contains(&name.life.peek())
         {
             let owner_word = OwnerWord(name.owner_word.peek());
@@ -116,7 +123,7 @@ impl ListEntry {
 mod tests {
     use super::*;
     use crate::directory::Geometry;
-    use crate::number::ClientNo;
+    use crate::number::{CellNo, ClientNo};
     use crate::raw::View;
 
     use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -138,7 +145,7 @@ mod tests {
     fn change(lives: [LifeWord; 2], killed: Option<bool>) -> LifeWord {
         let d = directory();
         let name = &d.names[3];
-        let owner = |catalogue| OwnerWord(name.owner_word.peek()).then_live(catalogue, 0).0;
+        let owner = |catalogue| OwnerWord(name.owner_word.peek()).then_live(catalogue, CellNo::new(0)).0;
         name.owner_word.set(owner(ClientNo::new(1)));
         name.life.set(lives[0].0);
         let after = OwnerWord(owner(ClientNo::new(2)));
@@ -148,7 +155,9 @@ mod tests {
             }
             assert!(killed.is_none(), "killed");
         };
-        let done = catch_unwind(AssertUnwindSafe(|| d.change_owner(3, after, lives, || step(killed != Some(false)))));
+        let done = catch_unwind(AssertUnwindSafe(|| {
+            d.change_owner(EntryNo::new(3), after, lives, || step(killed != Some(false)))
+        }));
         assert_eq!(done.is_ok(), killed.is_none());
         d.settle_lives();
         assert_eq!(d.head().change.peek(), 0);
@@ -171,11 +180,12 @@ mod tests {
     fn a_record_has_no_effect_after_a_build_that_does_not_know_it() {
         let d = directory();
         let name = &d.names[3];
-        let owner = |catalogue| OwnerWord(name.owner_word.peek()).then_live(catalogue, 0);
+        let owner = |catalogue| OwnerWord(name.owner_word.peek()).then_live(catalogue, CellNo::new(0));
         name.owner_word.set(owner(ClientNo::new(1)).0);
         let after = owner(ClientNo::new(2));
         let kill = || {
-            let killed = AssertUnwindSafe(|| d.change_owner(3, after, [FOREVER, EPHEMERAL], || panic!("killed")));
+            let killed =
+                AssertUnwindSafe(|| d.change_owner(EntryNo::new(3), after, [FOREVER, EPHEMERAL], || panic!("killed")));
             assert!(catch_unwind(killed).is_err());
         };
         kill();

@@ -1,6 +1,7 @@
 //! A look-up in the table of names.
 
 use super::entry::{LongName, NameEntry};
+use crate::number::EntryNo;
 use crate::search::{BUCKET, Search};
 use crate::sync::{Ordering, fence};
 use crate::word::{OwnerWord, PlaceWord, TableWord, Word};
@@ -9,7 +10,7 @@ use crate::word::{OwnerWord, PlaceWord, TableWord, Word};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoundName {
     /// Index of the entry in the directory's entry array.
-    pub entry: u32,
+    pub entry: EntryNo,
     /// The entry's owner word during the comparison of the key. A client reads the owner word again
     /// before it relies on it.
     pub owner_word: OwnerWord,
@@ -54,7 +55,7 @@ pub fn find_in(
             if !place.may_be(hash) {
                 continue;
             }
-            let Some(entry) = names.get(place.entry() as usize) else { continue };
+            let Some(entry) = names.get(place.entry().index()) else { continue };
             if let Some(owner_word) = entry.probe(hash, key, long_names) {
                 found = Some(FoundName { entry: place.entry(), owner_word });
                 if owner_word.is_live() {

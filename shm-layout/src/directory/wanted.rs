@@ -6,19 +6,20 @@
 //! costs memory until C polls again.
 
 use super::{DirectoryHead, WANTED_WORDS};
+use crate::number::SegmentLine;
 use crate::word::Word;
 
 /// Version of the layout that added the words.
 pub const WANTED_OUT_SINCE: u32 = 6;
 
 impl DirectoryHead {
-    fn wanted_bit(&self, line: u32) -> (&Word, u64) {
-        let line = line as usize;
+    fn wanted_bit(&self, line: SegmentLine) -> (&Word, u64) {
+        let line = line.index();
         (&self.wanted_segments[line / 64 % WANTED_WORDS], 1 << (line % 64))
     }
 
     /// Daemon: notes whether it wants the segment in this line of the table of segments out of memory.
-    pub fn want_out(&self, line: u32, is_wanted: bool) {
+    pub fn want_out(&self, line: SegmentLine, is_wanted: bool) {
         let (word, bit) = self.wanted_bit(line);
         if is_wanted {
             word.set_bits(bit);
@@ -28,7 +29,7 @@ impl DirectoryHead {
     }
 
     /// Returns true if the daemon wants the segment in this line of the table of segments out of memory.
-    pub fn wants_out(&self, line: u32) -> bool {
+    pub fn wants_out(&self, line: SegmentLine) -> bool {
         let (word, bit) = self.wanted_bit(line);
         word.read() & bit != 0
     }

@@ -70,6 +70,7 @@ mod tests {
     use super::super::{METADATA_INLINE, SlotInfo};
     use super::*;
     use crate::Device;
+    use crate::number::SlotNo;
     use crate::raw::{Records, View};
 
     #[test]
@@ -94,7 +95,7 @@ mod tests {
                 extended: false,
                 early: false,
                 metadata_bytes: 0,
-                next: 12,
+                next: SlotNo::new(12),
                 data_offset,
                 data_bytes,
                 byte_offset: 0,

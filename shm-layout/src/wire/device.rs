@@ -1,7 +1,7 @@
 //! Messages about device memory.
 
 use crate::device::Uuid;
-use crate::number::ClientNo;
+use crate::number::{ClientNo, SlotNo};
 use serde::{Deserialize, Serialize};
 
 /// The allocator of device memory. The names are RMM's.
@@ -83,7 +83,7 @@ pub struct LendingId {
     /// The owner.
     pub owner: ClientNo,
     /// The segment, by the number of its first slot.
-    pub base: u32,
+    pub base: SlotNo,
     /// Start of the lending, in nanoseconds of `CLOCK_BOOTTIME`. The segment's entry in the
     /// directory has the same value.
     pub since_ns: u64,

@@ -2,7 +2,7 @@
 //! values. Any user may request the metrics of its own accounts.
 
 use super::{Health, NamespaceUse, Policy, Stat};
-use crate::number::{ClientNo, CursorNo};
+use crate::number::{ClientNo, CursorNo, EntryNo, StreamLine};
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of clients in one response, so that it fits into a packet.
@@ -47,7 +47,7 @@ pub enum View {
         /// The namespace.
         namespace: String,
         /// First entry of the directory.
-        from: u32,
+        from: EntryNo,
     },
     /// Leases in a namespace, by holder. Response: [`Shown::Leases`].
     Leases {
@@ -61,7 +61,7 @@ pub enum View {
         /// The namespace.
         namespace: String,
         /// First index in the table of streams.
-        from: u32,
+        from: StreamLine,
     },
     /// The daemon's metrics and its health, with the accounts that [`super::Request::Stat`] shows to the requesting user.
     /// Any user may request them, also while a limit refuses a session to the user. Response: [`Shown::Own`].
@@ -88,7 +88,7 @@ pub enum Shown {
         /// The names.
         names: Vec<NameShown>,
         /// The next entry.
-        next: Option<u32>,
+        next: Option<EntryNo>,
     },
     /// Leases.
     Leases {
@@ -104,7 +104,7 @@ pub enum Shown {
         /// The streams.
         streams: Vec<StreamShown>,
         /// The next index.
-        next: Option<u32>,
+        next: Option<StreamLine>,
     },
     /// The daemon's metrics and its health.
     Own {
@@ -192,7 +192,7 @@ pub struct StreamShown {
     /// The stream's name.
     pub name: String,
     /// The stream's index in the table of streams.
-    pub index: u32,
+    pub index: StreamLine,
     /// The stream's id.
     pub id: u64,
     /// Catalogue number of the stream's producer.
@@ -259,14 +259,14 @@ mod tests {
             in_file: true,
         };
         let name = NameShown { name: "x".repeat(255), holds };
-        fits(Shown::Names { names: vec![name; NAMES_SHOWN_MAX], next: Some(u32::MAX) });
+        fits(Shown::Names { names: vec![name; NAMES_SHOWN_MAX], next: Some(EntryNo::new(u32::MAX)) });
         let lease = LeaseShown { holder: ClientNo::MAX, lease: u64::MAX, count: u32::MAX };
         fits(Shown::Leases { leases: vec![lease; LEASES_SHOWN_MAX], next: Some(ClientNo::MAX), truncated: true });
         let subscriber =
             SubscriberShown { client: ClientNo::MAX, cursor: CursorNo::MAX, lag: Some(u64::MAX), lost: u64::MAX };
         let stream = StreamShown {
             name: "x".repeat(255),
-            index: u32::MAX,
+            index: StreamLine::MAX,
             id: u64::MAX,
             producer: ClientNo::MAX,
             capacity: u32::MAX,
@@ -276,6 +276,6 @@ mod tests {
             is_closed: true,
             subscribers: vec![subscriber; crate::directory::SUBSCRIBERS],
         };
-        fits(Shown::Streams { streams: vec![stream; STREAMS_SHOWN_MAX], next: Some(u32::MAX) });
+        fits(Shown::Streams { streams: vec![stream; STREAMS_SHOWN_MAX], next: Some(StreamLine::new(u32::MAX)) });
     }
 }

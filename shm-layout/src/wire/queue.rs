@@ -1,6 +1,7 @@
 //! Queues: lists whose items each go to one of several consumers. The daemon grants the claims on
 //! items.
 
+use crate::number::CellNo;
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of items that a client claims at a time. Each claimed item usually has a lease,
@@ -41,7 +42,7 @@ pub enum QueueRequest {
         /// The list's name.
         list: String,
         /// The cells, fresh and filled, in order. From 1 to [`super::APPEND_MAX`], and at most `max`.
-        cells: Vec<u32>,
+        cells: Vec<CellNo>,
         /// Maximum number of waiting items. While the list has items, the daemon refuses a different maximum. 0: the maximum that
         /// another client gave; without one, no maximum.
         max: u64,

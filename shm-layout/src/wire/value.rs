@@ -1,5 +1,6 @@
 //! The contents of names, for listings.
 
+use crate::number::EntryNo;
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of names in a [`ValuesOf`](super::Request::ValuesOf), so that their contents fit
@@ -10,7 +11,7 @@ pub const VALUES_MAX: usize = 320;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct NameAt {
     /// Index of the name's entry in the directory.
-    pub entry: u32,
+    pub entry: EntryNo,
     /// The entry's owner word.
     pub owner_word: u64,
 }
@@ -50,7 +51,7 @@ mod tests {
 
     #[test]
     fn the_longest_messages_fit_into_a_packet() {
-        let names = vec![NameAt { entry: u32::MAX, owner_word: u64::MAX }; VALUES_MAX];
+        let names = vec![NameAt { entry: EntryNo::new(u32::MAX), owner_word: u64::MAX }; VALUES_MAX];
         assert!(encode(&Request::ValuesOf { names }).len() <= PACKET_BYTES_MAX);
         let value = ValueAt::Slot { cell: u64::MAX, record: [u64::MAX; 16], segment_bytes: u64::MAX, in_file: true };
         assert!(encode(&Reply::Values(vec![value; VALUES_MAX])).len() <= PACKET_BYTES_MAX);

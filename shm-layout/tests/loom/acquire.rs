@@ -4,6 +4,7 @@ use crate::{Bytes, OWNER, RACE, holds, holds_lease, live, reached, refuted, spaw
 use std::sync::Arc;
 use tensorlend_layout::describe::Model;
 use tensorlend_layout::leases::{LeaseTable, Shard, acquire, release, scan_fence};
+use tensorlend_layout::number::SlotNo;
 use tensorlend_layout::publish::overwrite;
 use tensorlend_layout::sync::{Ordering, fence};
 use tensorlend_layout::word::{Cell, LeaseWord, OwnerWord, Word};
@@ -77,7 +78,7 @@ impl World {
         }
         let free = cell.is_value() && !holds_lease(&self.table, cell);
         if free {
-            self.bytes.write(cell.slot());
+            self.bytes.write(cell.slot().get());
         }
         free
     }
@@ -91,10 +92,10 @@ impl World {
 
     fn owner(&self, steps: Steps) {
         self.bytes.write(1);
-        if let Some(before) = self.put(Cell::new(1, 1), steps)
+        if let Some(before) = self.put(Cell::new(1, SlotNo::new(1)), steps)
             && self.retire(before, steps)
             && steps.republishes
-            && let Some(before) = self.put(Cell::new(2, 0), steps)
+            && let Some(before) = self.put(Cell::new(2, SlotNo::new(0)), steps)
         {
             self.retire(before, steps);
         }
@@ -109,7 +110,7 @@ impl World {
 fn model(steps: Steps) {
     let w = Arc::new(World {
         owner_word: Word::new(live(OWNER, 0)),
-        cell: Word::new(Cell::new(1, 0).0),
+        cell: Word::new(Cell::new(1, SlotNo::new(0)).0),
         table: LeaseTable::model(),
         bytes: Bytes::new(),
     });

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use tensorlend_layout::child_holds::ChildHolds;
 use tensorlend_layout::describe::Model;
 use tensorlend_layout::leases::{self, LeaseTable, Shard, acquire, scan_fence};
+use tensorlend_layout::number::SlotNo;
 use tensorlend_layout::word::{Cell, Word};
 
-const FIRST: Cell = Cell::new(1, 0);
-const SECOND: Cell = Cell::new(1, 1);
+const FIRST: Cell = Cell::new(1, SlotNo::new(0));
+const SECOND: Cell = Cell::new(1, SlotNo::new(1));
 
 struct World {
     cell: Word,
@@ -44,7 +45,7 @@ impl World {
         let before = Cell(self.cell.swap(SECOND.0));
         scan_fence();
         if !holds_lease(&self.table, before) {
-            self.bytes.write(before.slot());
+            self.bytes.write(before.slot().get());
         }
     }
 }

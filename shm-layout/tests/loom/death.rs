@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tensorlend_layout::describe::Model;
 use tensorlend_layout::directory::{MemberEntry, NameEntry};
 use tensorlend_layout::leases::{LeaseTable, Shard, acquire, release, reuse_fence, scan_fence};
+use tensorlend_layout::number::SlotNo;
 use tensorlend_layout::publish::overwrite;
 use tensorlend_layout::sync::{Ordering, fence};
 use tensorlend_layout::word::{Absorbed, Cell, Member, MemberState, Word};
@@ -29,7 +30,7 @@ fn frozen(frees: Frees, owner_word_again: bool) {
     }
     let w = Arc::new(World {
         owner_word: Word::new(live(OWNER, 0)),
-        cell: Word::new(Cell::new(1, 0).0),
+        cell: Word::new(Cell::new(1, SlotNo::new(0)).0),
         quiescent: Word::new(0),
         leases: LeaseTable::model(),
         bytes: Bytes::new(),
@@ -39,10 +40,10 @@ fn frozen(frees: Frees, owner_word_again: bool) {
         let w = w.clone();
         spawn(move || {
             w.bytes.write(1);
-            if let Some(before) = overwrite(&w.owner_word, live(OWNER, 0), &w.cell, Cell::new(1, 1)) {
+            if let Some(before) = overwrite(&w.owner_word, live(OWNER, 0), &w.cell, Cell::new(1, SlotNo::new(1))) {
                 scan_fence();
                 if !holds_lease(&w.leases, before) {
-                    w.bytes.write(before.slot());
+                    w.bytes.write(before.slot().get());
                 }
             }
             w.quiescent.set(1);
@@ -59,7 +60,7 @@ fn frozen(frees: Frees, owner_word_again: bool) {
                 scan_fence();
             }
             let mut leased = false;
-            w.leases.scan(|lease| leased |= lease.owner() == OWNER && lease.slot() < 2);
+            w.leases.scan(|lease| leased |= lease.owner() == OWNER && lease.slot() < SlotNo::new(2));
             if !leased {
                 w.bytes.write(0);
                 w.bytes.write(1);
@@ -153,7 +154,7 @@ fn reader_ended(looks: bool, owner_fence: bool, leaves: Option<bool>) {
     }
     let alive = Member::new(MemberState::Open, 1, 1);
     let w = Arc::new(World {
-        cell: Word::new(Cell::new(1, 0).0),
+        cell: Word::new(Cell::new(1, SlotNo::new(0)).0),
         member: MemberEntry::model(),
         leases: LeaseTable::model(),
         owner: MemberEntry::model(),
@@ -180,7 +181,7 @@ fn reader_ended(looks: bool, owner_fence: bool, leaves: Option<bool>) {
     let owner = {
         let w = w.clone();
         spawn(move || {
-            let before = Cell(w.cell.swap(Cell::new(1, 1).0));
+            let before = Cell(w.cell.swap(Cell::new(1, SlotNo::new(1)).0));
             scan_fence();
             let counts = match leaves {
                 // A bit that is clear is all that the owner looks at.
@@ -197,7 +198,7 @@ fn reader_ended(looks: bool, owner_fence: bool, leaves: Option<bool>) {
         })
     };
     let cell = Cell(w.cell.read());
-    if cell == Cell::new(1, 0) && acquire(entry, cell.lease(OWNER), &[(&w.cell, cell.0)]) {
+    if cell == Cell::new(1, SlotNo::new(0)) && acquire(entry, cell.lease(OWNER), &[(&w.cell, cell.0)]) {
         let bytes = w.payload.read();
         if !looks || w.member.member.peek() == alive.0 {
             reached();

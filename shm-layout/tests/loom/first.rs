@@ -7,7 +7,7 @@ use tensorlend_layout::catalogue::{Catalogue, RING};
 use tensorlend_layout::describe::Model;
 use tensorlend_layout::directory::{DirectoryHead, MemberEntry, NameEntry, bits};
 use tensorlend_layout::leases::acquire;
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{CellNo, ClientNo, SlotNo};
 use tensorlend_layout::sync::{Ordering, fence};
 use tensorlend_layout::word::{Absorbed, Cell, MemberState, OwnerKind, OwnerWord, Word};
 
@@ -32,7 +32,7 @@ impl Client {
     }
 
     /// The announcement of the name, if it waits in the ring: the absorbed word and the cell.
-    fn announced(&self) -> Option<(Absorbed, u32)> {
+    fn announced(&self) -> Option<(Absorbed, CellNo)> {
         let waiting = Waiting::read(&self.catalogue, &self.member.absorbed).unwrap()?;
         waiting.cells(NAME).next().map(|cell| (waiting.absorbed, cell))
     }
@@ -48,7 +48,7 @@ impl Client {
         if !owner_word_first {
             self.member.absorbed.set(next);
         }
-        owner_word.set(OwnerWord(owner_word.peek()).then_live(OWNER, cell as u32).0);
+        owner_word.set(OwnerWord(owner_word.peek()).then_live(OWNER, CellNo::new(cell as u32)).0);
         if owner_word_first {
             self.member.absorbed.set(next);
         }
@@ -79,7 +79,7 @@ fn publish(me: &Client, other: &Client, name: &NameEntry, how: Claim) -> bool {
     let bound = matches!(OwnerWord(name.owner_word.read()).kind(), OwnerKind::Live | OwnerKind::Reserved);
     let mine = !busy && !bound;
     if mine {
-        me.catalogue.announce(NAME, 0);
+        me.catalogue.announce(NAME, CellNo::new(0));
     }
     me.catalogue.unclaim();
     mine
@@ -184,7 +184,7 @@ fn opened(how: Opened) {
             waiting.is_some_and(|waiting| claim == NAME || waiting.cells(NAME).next().is_some())
         };
         if !busy {
-            w.clients[me].catalogue.announce(NAME, 0);
+            w.clients[me].catalogue.announce(NAME, CellNo::new(0));
         }
         w.clients[me].catalogue.unclaim();
         !busy
@@ -215,7 +215,7 @@ fn a_new_announcer_is_seen_by_every_later_claim() {
 fn left(list_last: bool) {
     let w = Arc::new((Client::new(), NameEntry::model(), DirectoryHead::model()));
     w.2.announcers[0].set(1);
-    w.0.catalogue.announce(NAME, 0);
+    w.0.catalogue.announce(NAME, CellNo::new(0));
     let daemon = {
         let w = w.clone();
         spawn(move || {
@@ -247,7 +247,7 @@ fn an_announcer_leaves_behind_its_last_name() {
 /// A client ends while a list of names reads its ring, and then the directory.
 fn listed(also_ending: bool) {
     let w = Arc::new((Client::new(), NameEntry::model()));
-    w.0.catalogue.announce(NAME, 0);
+    w.0.catalogue.announce(NAME, CellNo::new(0));
     let daemon = {
         let w = w.clone();
         spawn(move || {
@@ -278,7 +278,7 @@ fn a_list_has_the_last_names_of_a_client_that_is_ending() {
 /// A list copies the name of an announced cell while the daemon absorbs the announcement and the client uses the cell again.
 fn copied(again: bool) {
     let w = Arc::new((Client::new(), NameEntry::model(), Word::new(1)));
-    w.0.catalogue.announce(NAME, 0);
+    w.0.catalogue.announce(NAME, CellNo::new(0));
     let client = {
         let w = w.clone();
         spawn(move || {
@@ -319,15 +319,16 @@ const CAREFUL: Miss = Miss { directory_again: true, owner_word_first: true, abso
 fn get(client: &Client, name: &NameEntry, lease: &Word, how: Miss) -> Result<Option<u32>, ()> {
     let owner_word = OwnerWord(name.owner_word.read());
     if owner_word.is_live() {
-        let stands = acquire(lease, Cell::new(1, 0).lease(OWNER), &[(&name.owner_word, owner_word.0)]);
+        let stands = acquire(lease, Cell::new(1, SlotNo::new(0)).lease(OWNER), &[(&name.owner_word, owner_word.0)]);
         lease.set(0);
-        return if stands { Ok(Some(owner_word.cell())) } else { Err(()) };
+        return if stands { Ok(Some(owner_word.cell().get())) } else { Err(()) };
     }
     if let Some((absorbed, cell)) = client.announced() {
         let route = [(&client.member.absorbed, absorbed.0)];
-        let stands = acquire(lease, Cell::new(1, 0).lease(OWNER), &route[..usize::from(how.absorbed_again)]);
+        let stands =
+            acquire(lease, Cell::new(1, SlotNo::new(0)).lease(OWNER), &route[..usize::from(how.absorbed_again)]);
         lease.set(0);
-        return if stands { Ok(Some(cell)) } else { Err(()) };
+        return if stands { Ok(Some(cell.get())) } else { Err(()) };
     }
     if how.directory_again && OwnerWord(name.owner_word.read()).is_live() { Err(()) } else { Ok(None) }
 }
@@ -335,7 +336,7 @@ fn get(client: &Client, name: &NameEntry, lease: &Word, how: Miss) -> Result<Opt
 /// The daemon absorbs the announcement of a name while somebody looks for it; the producer then uses the entry again.
 fn absorbed(how: Miss) {
     let w = Arc::new((Client::new(), NameEntry::model(), Word::new(0)));
-    w.0.catalogue.announce(NAME, 0);
+    w.0.catalogue.announce(NAME, CellNo::new(0));
     let daemon = {
         let w = w.clone();
         spawn(move || {
@@ -374,7 +375,7 @@ fn life(how: Miss, gets: usize) {
         first: Word::new(0),
         cell: Word::new(1),
     });
-    w.client.catalogue.announce(NAME, 0);
+    w.client.catalogue.announce(NAME, CellNo::new(0));
     let daemon = {
         let w = w.clone();
         spawn(move || {
@@ -388,14 +389,15 @@ fn life(how: Miss, gets: usize) {
         let lease = &w.leases[who];
         let owner_word = OwnerWord(w.name.owner_word.read());
         if owner_word.is_live() {
-            let value = if owner_word.cell() == 2 { 2 } else { w.cell.read() };
+            let value = if owner_word.cell() == CellNo::new(2) { 2 } else { w.cell.read() };
             let route = [(&w.name.owner_word, owner_word.0)];
-            return acquire(lease, Cell::new(1, 0).lease(OWNER), &route).then_some(value);
+            return acquire(lease, Cell::new(1, SlotNo::new(0)).lease(OWNER), &route).then_some(value);
         }
         let (absorbed, _) = w.client.announced()?;
         let value = w.cell.read();
         let route = [(&w.client.member.absorbed, absorbed.0)];
-        acquire(lease, Cell::new(1, 0).lease(OWNER), &route[..usize::from(how.absorbed_again)]).then_some(value)
+        acquire(lease, Cell::new(1, SlotNo::new(0)).lease(OWNER), &route[..usize::from(how.absorbed_again)])
+            .then_some(value)
     };
     let reader = (gets == 2).then(|| {
         let w = w.clone();
@@ -439,7 +441,7 @@ fn room(fenced: bool, daemon_counts: bool) {
             + Waiting::read(&other.catalogue, &other.member.absorbed).unwrap().map_or(0, |w| w.count());
         let fits = others < w.1.read();
         if fits {
-            mine.catalogue.announce(hash, 0);
+            mine.catalogue.announce(hash, CellNo::new(0));
         }
         mine.catalogue.unclaim();
         u64::from(fits)

@@ -5,13 +5,13 @@ use loom::thread::JoinHandle;
 use std::sync::Arc;
 use tensorlend_layout::describe::Model;
 use tensorlend_layout::leases::{LeaseTable, Shard, acquire, release, scan_fence};
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{ClientNo, SlotNo};
 use tensorlend_layout::sync::{Ordering, fence};
 use tensorlend_layout::word::{Cell, LeaseWord, Word};
 
-const FIRST: Cell = Cell::new(1, 0);
-const SECOND: Cell = Cell::new(1, 1);
-const OTHER: LeaseWord = Cell::new(9, 3).lease(ClientNo::new(7));
+const FIRST: Cell = Cell::new(1, SlotNo::new(0));
+const SECOND: Cell = Cell::new(1, SlotNo::new(1));
+const OTHER: LeaseWord = Cell::new(9, SlotNo::new(3)).lease(ClientNo::new(7));
 
 struct World {
     cell: Word,
@@ -29,7 +29,7 @@ impl World {
         let before = Cell(self.cell.swap(SECOND.0));
         scan_fence();
         if !holds_lease(&self.table, before) {
-            self.bytes.write(before.slot());
+            self.bytes.write(before.slot().get());
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tensorlend_layout::describe::Model;
 use tensorlend_layout::directory::{DirectoryHead, MemberEntry, audience, audience_bit, bits};
 use tensorlend_layout::leases::{LeaseTable, Shard, acquire, release, scan_fence};
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{ClientNo, SlotNo};
 use tensorlend_layout::publish::overwrite;
 use tensorlend_layout::word::{Cell, Member, MemberState, Word};
 
@@ -77,7 +77,7 @@ fn model(told: Told, listed_after_fence: bool, stored_before_reply: bool) {
         owner: MemberEntry::model(),
         reply: Word::new(0),
         owner_word: Word::new(live(OWNER, 0)),
-        cell: Word::new(Cell::new(1, 0).0),
+        cell: Word::new(Cell::new(1, SlotNo::new(0)).0),
         table: LeaseTable::model(),
         bytes: Bytes::new(),
     });
@@ -100,12 +100,12 @@ fn model(told: Told, listed_after_fence: bool, stored_before_reply: bool) {
         let w = w.clone();
         spawn(move || {
             let early = if listed_after_fence { Vec::new() } else { told.listed(&w) };
-            let before = overwrite(&w.owner_word, live(OWNER, 0), &w.cell, Cell::new(1, 1)).unwrap();
+            let before = overwrite(&w.owner_word, live(OWNER, 0), &w.cell, Cell::new(1, SlotNo::new(1))).unwrap();
             scan_fence();
             let listed = if listed_after_fence { told.listed(&w) } else { early };
             let held = w.somebody_holds(before, listed.into_iter());
             if !held {
-                w.bytes.write(before.slot());
+                w.bytes.write(before.slot().get());
             }
         })
     };
@@ -113,7 +113,7 @@ fn model(told: Told, listed_after_fence: bool, stored_before_reply: bool) {
         let shard = Shard::new(&w.table, 0);
         let (owner_word, cell) = (w.owner_word.read(), Cell(w.cell.read()));
         let entry = shard.free_entry().unwrap();
-        if cell == Cell::new(1, 0)
+        if cell == Cell::new(1, SlotNo::new(0))
             && acquire(entry, cell.lease(OWNER), &[(&w.owner_word, owner_word), (&w.cell, cell.0)])
         {
             reached();

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use tensorlend_layout::describe::Model;
 use tensorlend_layout::directory::{FoundName, LongName, NameEntry, Replaced, begin_table_in, find_in, key_word};
 use tensorlend_layout::leases::{LeaseTable, Shard, acquire, release, scan_fence};
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{CellNo, ClientNo, EntryNo, SlotNo};
 use tensorlend_layout::word::{Cell, OwnerWord, PlaceWord, TableWord, Word};
 
 /// All keys of a model have this hash: only their bytes tell them apart.
 const HASH: u64 = 0;
-const A_VALUE: Cell = Cell::new(1, 0);
-const B_VALUE: Cell = Cell::new(1, 1);
+const A_VALUE: Cell = Cell::new(1, SlotNo::new(0));
+const B_VALUE: Cell = Cell::new(1, SlotNo::new(1));
 
 struct World {
     table: Word,
@@ -47,7 +47,7 @@ impl World {
 
     /// A place leads to an entry.
     fn lead(&self, place: usize, entry: u32) {
-        self.places[place].set(PlaceWord::new(HASH, entry).0);
+        self.places[place].set(PlaceWord::new(HASH, EntryNo::new(entry)).0);
     }
 
     fn find(&self, key: &[u8]) -> Result<Option<FoundName>, Replaced> {
@@ -57,7 +57,7 @@ impl World {
     /// The value that a name leads to, if nothing moved meanwhile.
     fn get(&self, found: FoundName) -> Option<Cell> {
         let entry = Shard::new(&self.leases, 0).free_entry().unwrap();
-        let owner_word = &self.names[found.entry as usize].owner_word;
+        let owner_word = &self.names[found.entry.index()].owner_word;
         let cell = Cell(self.cell.read());
         let route = [(owner_word, found.owner_word.0), (&self.cell, cell.0)];
         (found.owner_word.is_live() && cell.is_value() && acquire(entry, cell.lease(OWNER), &route)).then(|| {
@@ -114,7 +114,7 @@ fn reused(how: Reuse, key: &'static [u8], wrong: Cell) {
     let found = if how == Reuse::KeyFirst {
         let same = w.names[1].name[0].read() == key_word(key);
         let owner_word = OwnerWord(w.names[1].owner_word.read());
-        Ok(same.then_some(FoundName { entry: 1, owner_word }))
+        Ok(same.then_some(FoundName { entry: EntryNo::new(1), owner_word }))
     } else {
         w.find(key)
     };
@@ -191,7 +191,7 @@ fn block_reused(clears: bool) {
         assert!(found.is_some_and(|f| f.owner_word.is_live()), "the name is there");
     }
     if let Some(found) = found.filter(|f| f.owner_word.is_live()) {
-        assert_eq!(found.owner_word.cell(), 1, "another name's owner word");
+        assert_eq!(found.owner_word.cell(), CellNo::new(1), "another name's owner word");
     }
     daemon.join().unwrap();
 }
@@ -308,7 +308,7 @@ fn grown(how: Growth, after: After) {
             if after == After::Deleted {
                 scan_fence();
                 if !holds_lease(&w.leases, A_VALUE) {
-                    w.bytes.write(A_VALUE.slot());
+                    w.bytes.write(A_VALUE.slot().get());
                 }
                 return;
             }

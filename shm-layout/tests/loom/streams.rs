@@ -7,6 +7,7 @@ use std::sync::Arc;
 use tensorlend_layout::describe::Model;
 use tensorlend_layout::directory::StreamEntry;
 use tensorlend_layout::leases::{LeaseTable, Shard, acquire, release, scan_fence};
+use tensorlend_layout::number::SlotNo;
 use tensorlend_layout::stream::{Found, HeaderSummary, Ring, RingEntry, StreamRing};
 use tensorlend_layout::wake::news_fence;
 use tensorlend_layout::word::{Cell, LeaseWord, Word};
@@ -25,7 +26,7 @@ pub struct World {
 
 /// Message `number`, in the slot of the same number: its generation tells which it is.
 pub const fn message(number: u64) -> Cell {
-    Cell::new(number + 1, number as u32)
+    Cell::new(number + 1, SlotNo::new(number as u32))
 }
 
 pub const fn summary(number: u64) -> HeaderSummary {
@@ -58,7 +59,7 @@ impl World {
         if let Some(before) = before
             && !holds_lease(&self.leases, before)
         {
-            self.bytes.write(before.slot());
+            self.bytes.write(before.slot().get());
         }
     }
 
@@ -161,7 +162,7 @@ fn a_ring_written_or_read_in_another_order() {
         let send = |w: &World, number: u64| {
             let before = w.ring().send(number, message(number), &summary(number)).unwrap();
             if !holds_lease(&w.leases, before) {
-                w.bytes.write(before.slot());
+                w.bytes.write(before.slot().get());
             }
         };
         dropped(1, 2, 0, send, find);
@@ -386,7 +387,8 @@ fn segment_leased(by_owner_word: bool) {
     let words = [(&w.owner_word, owner_word), (&w.ring().entry(0).cell, message(0).0)];
     if acquire(of_message, message(0).lease(OWNER), &words) {
         let of_segment = shard.free_entry().unwrap();
-        let leased = acquire(of_segment, LeaseWord::of_segment(OWNER, 0), &words[..usize::from(by_owner_word)]);
+        let leased =
+            acquire(of_segment, LeaseWord::of_segment(OWNER, SlotNo::new(0)), &words[..usize::from(by_owner_word)]);
         release(of_message);
         if leased {
             w.borrow(Borrow::Right, 1);

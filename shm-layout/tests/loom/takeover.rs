@@ -4,13 +4,13 @@ use crate::{Bytes, OWNER, RACE, holds, holds_lease, live, reached, refuted, spaw
 use std::sync::Arc;
 use tensorlend_layout::describe::Model;
 use tensorlend_layout::leases::{LeaseTable, Shard, acquire, release, scan_fence};
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{ClientNo, SlotNo};
 use tensorlend_layout::publish::{change_owner, is_lasting, overwrite};
 use tensorlend_layout::word::{Cell, LifeWord, OwnerWord, Word};
 
 const RIVAL: ClientNo = ClientNo::new(2);
 /// The rival's value.
-const TAKEN: Cell = Cell::new(70, 0);
+const TAKEN: Cell = Cell::new(70, SlotNo::new(0));
 
 struct World {
     owner_word: Word,
@@ -25,7 +25,7 @@ impl World {
     fn new() -> Arc<Self> {
         Arc::new(Self {
             owner_word: Word::new(live(OWNER, 0)),
-            cells: [Word::new(Cell::new(1, 0).0), Word::new(Cell::EMPTY.0)],
+            cells: [Word::new(Cell::new(1, SlotNo::new(0)).0), Word::new(Cell::EMPTY.0)],
             rival: Word::new(TAKEN.0),
             leases: LeaseTable::model(),
             bytes: Bytes::new(),
@@ -33,7 +33,7 @@ impl World {
     }
 
     fn cell(&self, owner_word: OwnerWord) -> &Word {
-        if owner_word.owner() == RIVAL { &self.rival } else { &self.cells[owner_word.cell() as usize] }
+        if owner_word.owner() == RIVAL { &self.rival } else { &self.cells[owner_word.cell().index()] }
     }
 
     /// The latest value, leased and read; `None` if something moved.
@@ -55,7 +55,7 @@ impl World {
     fn retire(&self, cell: Cell) {
         scan_fence();
         if cell.is_value() && !holds_lease(&self.leases, cell) {
-            self.bytes.write(cell.slot());
+            self.bytes.write(cell.slot().get());
         }
     }
 }
@@ -66,7 +66,7 @@ fn taken_back(cell: u32) {
     let thread_1 = {
         let w = w.clone();
         spawn(move || {
-            overwrite(&w.owner_word, live(OWNER, 0), &w.cells[0], Cell::new(2, 1))?;
+            overwrite(&w.owner_word, live(OWNER, 0), &w.cells[0], Cell::new(2, SlotNo::new(1)))?;
             // After the put has returned, reads return this value or a later one.
             w.get()
         })
@@ -76,7 +76,7 @@ fn taken_back(cell: u32) {
         spawn(move || {
             let taken = then_live(live(OWNER, 0), RIVAL, 0);
             w.owner_word.set(taken);
-            w.cells[cell as usize].swap(Cell::new(3, 2).0);
+            w.cells[cell as usize].swap(Cell::new(3, SlotNo::new(2)).0);
             w.owner_word.set(then_live(taken, OWNER, cell));
         })
     };
@@ -86,7 +86,7 @@ fn taken_back(cell: u32) {
     if early == Some(TAKEN) {
         // The rival's value came after the first put; nothing but the second thread's put may follow it.
         reached();
-        assert_eq!(late, Some(Cell::new(3, 2)), "a put lands after it was over");
+        assert_eq!(late, Some(Cell::new(3, SlotNo::new(2))), "a put lands after it was over");
     }
 }
 
@@ -103,7 +103,7 @@ fn housekeeping(owner_word_again: bool) {
         let w = w.clone();
         spawn(move || {
             w.bytes.write(1);
-            if let Some(before) = overwrite(&w.owner_word, live(OWNER, 0), &w.cells[0], Cell::new(2, 1)) {
+            if let Some(before) = overwrite(&w.owner_word, live(OWNER, 0), &w.cells[0], Cell::new(2, SlotNo::new(1))) {
                 w.retire(before);
             }
             if w.owner_word.read() != live(OWNER, 0) {
@@ -179,7 +179,7 @@ fn ended(is_lasting: fn(&Word) -> bool) {
     };
     if is_lasting(&life) {
         reached();
-        let put = overwrite(&w.owner_word, live(OWNER, 0), &w.cells[0], Cell::new(2, 1));
+        let put = overwrite(&w.owner_word, live(OWNER, 0), &w.cells[0], Cell::new(2, SlotNo::new(1)));
         assert!(put.is_none(), "a put succeeds on a name that has ended");
     }
     daemon.join().unwrap();

@@ -2,7 +2,7 @@
 
 use crate::{OWNER, holds, live, reached, refuted, spawn, then_live};
 use std::sync::Arc;
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{ClientNo, SlotNo};
 use tensorlend_layout::publish::overwrite;
 use tensorlend_layout::sync::{Ordering, fence};
 use tensorlend_layout::wake::{declare, news_fence, park};
@@ -22,7 +22,7 @@ impl World {
     fn new() -> Arc<Self> {
         Arc::new(Self {
             owner_word: Word::new(live(OWNER, 0)),
-            cell: Word::new(Cell::new(1, 0).0),
+            cell: Word::new(Cell::new(1, SlotNo::new(0)).0),
             bell: Bell::new(),
             directory_bell: Bell::new(),
             parked: Word::new(0),
@@ -86,7 +86,7 @@ fn overwritten(how: Sleeper, fenced: bool) {
     let seen = w.look();
     let owner = {
         let w = w.clone();
-        spawn(move || w.put(Cell::new(1, 1), fenced))
+        spawn(move || w.put(Cell::new(1, SlotNo::new(1)), fenced))
     };
     let asleep = wait(&w, seen, how);
     owner.join().unwrap();
@@ -113,15 +113,15 @@ fn two_overwrites_wake_twice() {
         let owner = {
             let w = w.clone();
             spawn(move || {
-                w.put(Cell::new(1, 1), true);
-                w.put(Cell::new(1, 2), true);
+                w.put(Cell::new(1, SlotNo::new(1)), true);
+                w.put(Cell::new(1, SlotNo::new(2)), true);
             })
         };
         let mut asleep = wait(&w, seen, Sleeper::Right);
         if asleep.is_none() {
             w.parked.set(0);
             let seen = w.look();
-            if seen.1 != Cell::new(1, 2).0 {
+            if seen.1 != Cell::new(1, SlotNo::new(2)).0 {
                 asleep = wait(&w, seen, Sleeper::Right);
             }
         }
@@ -183,7 +183,7 @@ fn two_sleepers(keeps: bool) {
     };
     let owner = {
         let w = w.clone();
-        spawn(move || w.put(Cell::new(1, 1), true))
+        spawn(move || w.put(Cell::new(1, SlotNo::new(1)), true))
     };
     let sample = w.bell.read();
     w.parked.set_bits(parked_bit(OWNER));

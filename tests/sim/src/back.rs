@@ -7,7 +7,7 @@ use crate::sim::{File, Sim};
 use crate::steps::hello;
 use std::collections::BTreeSet;
 use tensorlend_layout::name::KeyKind;
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{CellNo, ClientNo, SlotNo};
 use tensorlend_layout::wire::{Hello, Reply, Request, Return};
 use tensorlend_layout::word::{Absorbed, OwnerWord};
 
@@ -74,7 +74,7 @@ impl Sim {
     }
 
     /// Returns true if the owner of this segment, a liar, may have handed another file back in its place.
-    pub fn may_have_lied(&self, (directory, number, _): (File, ClientNo, u32)) -> bool {
+    pub fn may_have_lied(&self, (directory, number, _): (File, ClientNo, SlotNo)) -> bool {
         let owner = self.members.get(&(directory, number));
         owner.is_none_or(|&owner| self.actors[owner].honest.is_none())
     }
@@ -215,7 +215,7 @@ impl Sim {
         h.unsettled = false;
         let absorbed = Absorbed(me.absorbed.read()).index();
         let pending = h.own.iter().filter(|(_, own)| own.pending.is_some_and(|number| number >= absorbed));
-        let mut kept: BTreeSet<u32> = pending.map(|(&cell, _)| cell).collect();
+        let mut kept: BTreeSet<CellNo> = pending.map(|(&cell, _)| cell).collect();
         for (_, line) in seat.directory.entries() {
             let owner_word = OwnerWord(line.owner_word.read());
             // Those of lists and streams lead to no cell.
@@ -226,7 +226,7 @@ impl Sim {
                 kept.insert(owner_word.cell());
             }
         }
-        let lost: Vec<u32> = h.own.keys().filter(|cell| !kept.contains(cell)).copied().collect();
+        let lost: Vec<CellNo> = h.own.keys().filter(|cell| !kept.contains(cell)).copied().collect();
         self.disowned(actor, h, &lost);
     }
 }

@@ -6,7 +6,7 @@ use tensorlend_daemon::core::settings::RESERVED_SESSIONS;
 use tensorlend_layout::catalogue::{CELL_PARTS, cells_count, cells_first};
 use tensorlend_layout::directory::{Directory, NameEntry};
 use tensorlend_layout::name::{KeyKind, is_item_of};
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{ClientNo, SlotNo};
 use tensorlend_layout::word::{Absorbed, Member, MemberState, OwnerKind, OwnerWord, RangeWord};
 
 /// Time that a daemon waits for clients that still read the previous directory.
@@ -130,7 +130,7 @@ impl Sim {
         for place in gone {
             self.taken(place);
         }
-        let mut end = (ClientNo::default(), 0);
+        let mut end = (ClientNo::default(), SlotNo::default());
         for (mem, number, base) in lines {
             assert!(end.0 != number || end.1 <= base, "ranges of member {number} overlap");
             end = (number, base + (1 << self.lent[&(mem, number, base)].slots_log2));
@@ -138,7 +138,7 @@ impl Sim {
     }
 
     /// The directory no longer lists a segment.
-    pub fn taken(&mut self, place: (File, ClientNo, u32)) {
+    pub fn taken(&mut self, place: (File, ClientNo, SlotNo)) {
         let lent = self.lent.remove(&place).expect("the caller found it");
         self.done.segments_freed += 1;
         // If nobody preserved the segment, its readers keep the old memory.
@@ -193,7 +193,7 @@ impl Sim {
                     "{key:?} leads to member {}, of whom nothing is left",
                     owner_word.owner()
                 );
-                assert!((owner_word.cell() as usize) < cells_first(CELL_PARTS - 1) + cells_count(CELL_PARTS - 1));
+                assert!(owner_word.cell().index() < cells_first(CELL_PARTS - 1) + cells_count(CELL_PARTS - 1));
             }
         }
         assert_eq!(directory.head().names_live.read(), live, "names counted in {mem:?}");
@@ -212,7 +212,7 @@ impl Sim {
             let Some(now) = self.directories.get(&seat.directory_file) else { continue };
             for (entry, line) in seat.directory.entries() {
                 let owner_word = OwnerWord(line.owner_word.read());
-                let moved = OwnerWord(now.names[entry as usize].owner_word.read());
+                let moved = OwnerWord(now.names[entry.index()].owner_word.read());
                 // Names of ended clients may end, and their cells show that too.
                 let owner = Member(now.members[usize::from(owner_word.owner())].member.read());
                 // A stream whose ring its daemon did not live to keep is nobody's.

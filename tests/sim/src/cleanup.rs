@@ -3,7 +3,7 @@
 use crate::sim::{File, SEGMENT, Sim};
 use tensorlend_layout::directory::NameEntry;
 use tensorlend_layout::name::{KeyKind, parse};
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{ClientNo, SlotNo};
 use tensorlend_layout::wire::{Hello, Refusal, Reply, Request};
 use tensorlend_layout::word::OwnerWord;
 
@@ -136,7 +136,7 @@ impl Sim {
         for (catalogue, slot) in self.in_files(&seat) {
             let reply = self.ask_plainly(
                 actor,
-                &Request::SegmentOf { owner: ClientNo::new(catalogue.get()), slot },
+                &Request::SegmentOf { owner: ClientNo::new(catalogue.get()), slot: SlotNo::new(slot.get()) },
                 "a segment in a file",
             );
             // Reading a segment back may spill the next one, and unused segments are freed in the meantime.

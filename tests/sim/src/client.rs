@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use tensorlend_daemon::core::Lending;
 use tensorlend_layout::catalogue::{Catalogue, CellRecord, FIRST_CELLS, SlotRecord};
 use tensorlend_layout::leases::LeaseTable;
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{CellNo, ClientNo, EntryNo, SlotNo, StreamLine};
 use tensorlend_layout::raw::View;
 use tensorlend_layout::stream::{Ring, RingEntry, StreamRing};
 use tensorlend_layout::wire::{QueueClaim, QueueReply, Refusal, Reply, Request};
@@ -18,15 +18,15 @@ use tensorlend_layout::word::{Cell, SLOT_NONE, Word};
 pub enum Asked {
     Hello,
     Segment,
-    Return(u32),
-    Shelve(u32),
+    Return(SlotNo),
+    Shelve(SlotNo),
     Bind {
         key: String,
-        cell: u32,
+        cell: CellNo,
         value: Cell,
     },
     Append {
-        cells: Vec<(u32, Cell)>,
+        cells: Vec<(CellNo, Cell)>,
     },
     /// A segment of this member, in this life of it.
     Shown {
@@ -34,7 +34,7 @@ pub enum Asked {
         member: u64,
     },
     Tidy {
-        cell: u32,
+        cell: CellNo,
     },
     StreamOpen,
     Notices,
@@ -53,7 +53,7 @@ pub struct Own {
     pub key: Option<String>,
     pub value: Cell,
     /// The owner word that refers to it, once the client knows it.
-    pub owner_word: Option<(u32, u64)>,
+    pub owner_word: Option<(EntryNo, u64)>,
     /// The number of the cell's announcement.
     pub pending: Option<u64>,
     pub deleted: bool,
@@ -85,7 +85,7 @@ pub struct HeldSlot {
     pub segment: File,
     /// The slot's index in the segment.
     pub at: u32,
-    pub place: (File, ClientNo, u32),
+    pub place: (File, ClientNo, SlotNo),
     /// The slot's contents; `None`: unknown, since a liar wrote them.
     pub fill: Option<u64>,
 }
@@ -101,9 +101,9 @@ pub struct Held {
 /// The words by which a client found a value.
 #[derive(Clone, Debug)]
 pub enum Route {
-    OwnerWord { entry: u32, owner_word: u64, cell: u32 },
-    Announced { absorbed: u64, cell: u32 },
-    Message { entry: u32, owner_word: u64, number: u64 },
+    OwnerWord { entry: EntryNo, owner_word: u64, cell: CellNo },
+    Announced { absorbed: u64, cell: CellNo },
+    Message { entry: EntryNo, owner_word: u64, number: u64 },
 }
 
 /// A lease that is stored but not confirmed yet.
@@ -119,7 +119,7 @@ pub struct Getting {
 pub struct Claim {
     pub hash: u64,
     pub key: String,
-    pub cell: u32,
+    pub cell: CellNo,
     pub value: Cell,
 }
 
@@ -127,9 +127,9 @@ pub struct Claim {
 pub struct OwnStream {
     pub ring: View,
     /// The stream's index in the directory, and its id.
-    pub place: (u32, u64),
+    pub place: (StreamLine, u64),
     pub capacity: usize,
-    pub entry: u32,
+    pub entry: EntryNo,
     pub owner_word: u64,
     pub sent: u64,
     /// Whether the client has closed the stream, and waits for the stream's end to get the messages' slots back.
@@ -148,12 +148,12 @@ impl OwnStream {
 pub struct Honest {
     pub asked: Option<Asked>,
     pub hello_sent: bool,
-    pub cells_next: u32,
-    pub cells_free: Vec<u32>,
-    pub own: BTreeMap<u32, Own>,
-    pub segments: BTreeMap<u32, Seg>,
+    pub cells_next: CellNo,
+    pub cells_free: Vec<CellNo>,
+    pub own: BTreeMap<CellNo, Own>,
+    pub segments: BTreeMap<SlotNo, Seg>,
     /// Slots that are chained to a value's slot.
-    pub chains: BTreeMap<u32, u32>,
+    pub chains: BTreeMap<SlotNo, SlotNo>,
     pub retired: Vec<Cell>,
     /// The members of which it has a segment mapped, and in which life.
     pub shown: BTreeMap<ClientNo, u64>,
@@ -180,7 +180,7 @@ pub struct Honest {
 
 impl Honest {
     /// Returns the segment of a slot, and the slot's index in it.
-    pub fn place(&mut self, slot: u32) -> Option<(&mut Seg, usize)> {
+    pub fn place(&mut self, slot: SlotNo) -> Option<(&mut Seg, usize)> {
         let (&base, seg) = self.segments.range_mut(..=slot).next_back()?;
         let at = (slot - base) as usize;
         (at < seg.used.len()).then_some((seg, at))
@@ -206,19 +206,19 @@ impl Honest {
         self.held.iter().flat_map(|lease| &lease.slots).any(|slot| slot.segment == segment)
     }
 
-    pub fn fresh_cell(&mut self) -> Option<u32> {
+    pub fn fresh_cell(&mut self) -> Option<CellNo> {
         self.cells_free.pop().or_else(|| {
             let cell = self.cells_next;
-            self.cells_next += 1;
-            ((cell as usize) < FIRST_CELLS).then_some(cell)
+            self.cells_next = cell + 1;
+            (cell.index() < FIRST_CELLS).then_some(cell)
         })
     }
 }
 
 /// Returns a cell's record in a catalogue's first part.
-pub fn cell_record(catalogue: &View, cell: u32) -> Option<&CellRecord> {
+pub fn cell_record(catalogue: &View, cell: CellNo) -> Option<&CellRecord> {
     let catalogue: &Catalogue = catalogue.at(0).expect("the daemon made it long enough");
-    catalogue.cells.get(cell as usize)
+    catalogue.cells.get(cell.index())
 }
 
 /// Returns an entry of a lease table's first shard.
@@ -312,7 +312,7 @@ impl Sim {
                 let ring = self.memory[&lend[0].0].view.clone().expect("a ring is a sheet");
                 let place = (stream, id);
                 let (capacity, sent, is_closed) = (capacity as usize, 0, false);
-                h.stream = Some(OwnStream { ring, place, capacity, entry, owner_word, sent, is_closed });
+                h.stream = Some(OwnStream { ring, place, capacity, entry: entry, owner_word, sent, is_closed });
             }
             (Asked::Notices, Reply::Notices { cells, .. }) => {
                 self.disowned(actor, h, &cells);
@@ -327,7 +327,7 @@ impl Sim {
     }
 
     /// The daemon took these cells over: their names no longer refer to the values.
-    pub fn disowned(&self, actor: usize, h: &mut Honest, cells: &[u32]) {
+    pub fn disowned(&self, actor: usize, h: &mut Honest, cells: &[CellNo]) {
         let seat = self.actors[actor].seat.clone().expect("it has joined");
         for &cell in cells {
             if h.own.remove(&cell).is_some() {
@@ -368,7 +368,7 @@ impl Sim {
         Some(root)
     }
 
-    fn fill_one(&mut self, h: &mut Honest, next: u32) -> Option<Cell> {
+    fn fill_one(&mut self, h: &mut Honest, next: SlotNo) -> Option<Cell> {
         let mut free = h.segments.iter_mut().filter(|(_, seg)| !seg.returning && !seg.shelved);
         let (&base, seg, at) = free.find_map(|(b, s)| s.used.iter().position(|u| !u).map(|at| (b, s, at)))?;
         self.fills += 1;

@@ -331,7 +331,7 @@ impl Sim {
         let Some(d) = self.directories.get(&seat.directory_file) else { return };
         match *reply {
             Reply::Bound { entry, owner_word } | Reply::Stream { entry, owner_word, .. } => {
-                let now = OwnerWord(d.names[entry as usize].owner_word.read());
+                let now = OwnerWord(d.names[entry.index()].owner_word.read());
                 let moved_on = now.version().wrapping_sub(OwnerWord(owner_word).version());
                 assert!(
                     now.0 == owner_word || (1..1000).contains(&moved_on),

@@ -4,7 +4,7 @@
 use crate::sim::{DEVICE, File, Packet, SEGMENT, Sim};
 use crate::steps::{a_collection, a_name, hello};
 use tensorlend_layout::Uuid;
-use tensorlend_layout::number::{ClientNo, CursorNo};
+use tensorlend_layout::number::{CellNo, ClientNo, CursorNo, EntryNo, SlotNo, StreamLine};
 use tensorlend_layout::wire::{Hello, LendingId, NameAt, Policy, QueueClaim, QueueItem, Request, Return, encode};
 use tensorlend_layout::word::{Cell, OwnerWord, RangeWord, SLOT_NONE, Word};
 
@@ -38,7 +38,7 @@ impl Sim {
         if let (Request::ReturnSegment { base } | Request::Shelve { base }, Some(own)) =
             (&mut request, self.own_base(actor))
         {
-            *base = own.0;
+            *base = SlotNo::new(own.0.get());
         }
         // Mostly the expected message: otherwise it would not get far.
         let proper = self.rng.chance(90);
@@ -78,7 +78,7 @@ impl Sim {
         let mut back = Return {
             namespace: seat.welcome.namespace.clone(),
             client: ClientNo::new(seat.number().get()),
-            ..self.any_return(ClientNo::new(0), 0)
+            ..self.any_return(ClientNo::new(0), SlotNo::new(0))
         };
         let seat = self.actors[actor].seat.as_ref().expect("seen above");
         back.member = seat.welcome.member;
@@ -111,8 +111,8 @@ impl Sim {
 
     fn any_request(&mut self) -> Request {
         let catalogue = ClientNo::low(self.rng.below(10));
-        let cell = self.rng.pick(&[0, 1, 2, 3, 5000, u32::MAX]);
-        let slot = self.rng.pick(&[0, 1, 2, 4, 8, SLOT_NONE, u32::MAX]);
+        let cell = self.rng.pick(&[0, 1, 2, 3, 5000, u32::MAX].map(CellNo::new));
+        let slot = self.rng.pick(&[0, 1, 2, 4, 8, SLOT_NONE.get(), u32::MAX].map(SlotNo::new));
         let (name, to) = (a_name(self.rng.next()), a_name(self.rng.next()));
         let (list, other) = (a_collection(self.rng.next()), a_collection(self.rng.next()));
         let (stream, id, cursor) = (self.rng.below(4) as u32, self.rng.below(6), self.rng.pick(&[0, 1, 255, 256]));
@@ -129,9 +129,9 @@ impl Sim {
             9 => Request::SegmentOf { owner: ClientNo::new(catalogue.get()), slot },
             10 => Request::CellsOf { client: ClientNo::new(catalogue.get()), part: self.rng.pick(&[0, 1, 49, 255]) },
             11 => Request::LeasesOf { client: ClientNo::new(catalogue.get()) },
-            12..16 => Request::Bind { name, cell },
+            12..16 => Request::Bind { name, cell: CellNo::new(cell.get()) },
             16 => Request::Delete { name },
-            17 => Request::Tidy { names: vec![(name, cell); self.rng.pick(&[0, 1, 257])] },
+            17 => Request::Tidy { names: vec![(name, CellNo::new(cell.get())); self.rng.pick(&[0, 1, 257])] },
             18 => Request::Rename { from: name, to },
             19 => Request::Notices,
             20 => Request::Wait,
@@ -141,22 +141,24 @@ impl Sim {
             }
             22 if self.rng.chance(50) => Request::SubscribePollable { name: list, cursor: CursorNo::new(cursor) },
             22 => Request::Subscribe { name: list, cursor: CursorNo::new(cursor), wake: self.rng.chance(50) },
-            23 => Request::Unsubscribe { stream, id, cursor: CursorNo::new(cursor) },
+            23 => Request::Unsubscribe { stream: StreamLine::new(stream), id, cursor: CursorNo::new(cursor) },
             24 => Request::WakeDescriptor {
-                stream,
+                stream: StreamLine::new(stream),
                 subscriber: ClientNo::new(catalogue.get()),
                 cursor: CursorNo::new(cursor),
             },
             25 => Request::StreamDelete { name: list },
-            26 => Request::ListAppend { list, cells: vec![cell; self.rng.pick(&[0, 1, 3, 4097])] },
+            26 => Request::ListAppend { list, cells: vec![CellNo::new(cell.get()); self.rng.pick(&[0, 1, 3, 4097])] },
             27 => Request::ListDelete { list },
             28 => Request::ListRename { from: list, to: other },
             29 if self.rng.chance(50) => Request::GaveUp,
             29 => Request::Stat,
-            33 => Request::StreamClosed { stream, id },
-            34 => Request::ListAppendEphemeral { list, cells: vec![cell; self.rng.pick(&[0, 1, 3])] },
+            33 => Request::StreamClosed { stream: StreamLine::new(stream), id },
+            34 => {
+                Request::ListAppendEphemeral { list, cells: vec![CellNo::new(cell.get()); self.rng.pick(&[0, 1, 3])] }
+            }
             35 => {
-                let liar = NameAt { entry: cell, owner_word: self.rng.next() };
+                let liar = NameAt { entry: EntryNo::new(cell.get()), owner_word: self.rng.next() };
                 Request::ValuesOf { names: vec![liar; self.rng.pick(&[0, 1, 3, 321])] }
             }
             30 => Request::Return(self.any_return(catalogue, slot)),
@@ -190,7 +192,8 @@ impl Sim {
 
     /// Returns existing lendings of any client, and some that do not exist.
     pub fn any_lendings(&mut self) -> Vec<LendingId> {
-        let mut lendings = vec![LendingId { owner: ClientNo::new(1), base: 0, since_ns: self.rng.below(3) }];
+        let mut lendings =
+            vec![LendingId { owner: ClientNo::new(1), base: SlotNo::new(0), since_ns: self.rng.below(3) }];
         for directory in self.directories.values() {
             for line in directory.segments.iter().filter(|line| line.place.read() != 0) {
                 let range = RangeWord(line.range.read());
@@ -203,7 +206,7 @@ impl Sim {
     }
 
     /// Returns a claim of a previous session.
-    fn any_return(&mut self, catalogue: ClientNo, slot: u32) -> Return {
+    fn any_return(&mut self, catalogue: ClientNo, slot: SlotNo) -> Return {
         let Hello { protocol_min, protocol_max, layout_version, layout_hash, .. } = hello();
         Return {
             protocol_min,
@@ -214,7 +217,7 @@ impl Sim {
             client: ClientNo::new(catalogue.get()),
             member: self.a_member(),
             segments: self.rng.chance(50).then(|| vec![slot; self.rng.pick(&[0, 1, 3, 4096])]),
-            shelved: if self.disk.chance(50) { vec![slot; 3] } else { Vec::new() },
+            shelved: if self.disk.chance(50) { vec![SlotNo::new(slot.get()); 3] } else { Vec::new() },
             cells: self.rng.pick(&[0, 1, 255]),
             claims: vec![QueueClaim { item: QueueItem { list: slot.into(), number: u64::MAX }, grant: 0 }; 3],
         }
@@ -232,11 +235,11 @@ impl Sim {
     }
 
     /// Returns one of the client's segments: first slot and log2 of the slots.
-    fn own_base(&mut self, actor: usize) -> Option<(u32, u8)> {
+    fn own_base(&mut self, actor: usize) -> Option<(SlotNo, u8)> {
         let seat = self.actors[actor].seat.as_ref()?;
         let from = (seat.directory_file, seat.number());
-        let its = self.lent.range((from.0, from.1, 0)..=(from.0, from.1, u32::MAX));
-        let its: Vec<(u32, u8)> = its.map(|(place, lent)| (place.2, lent.slots_log2)).collect();
+        let its = self.lent.range((from.0, from.1, SlotNo::default())..=(from.0, from.1, SlotNo::MAX));
+        let its: Vec<(SlotNo, u8)> = its.map(|(place, lent)| (place.2, lent.slots_log2)).collect();
         (!its.is_empty() && self.members.get(&from) == Some(&actor)).then(|| self.rng.pick(&its))
     }
 
@@ -247,7 +250,7 @@ impl Sim {
         let cell = self.rng.below(4) as u32;
         let seat = self.actors[actor].seat.as_ref().expect("it has a segment");
         if self.actors[actor].process {
-            crate::client::cell_record(&seat.catalogue, cell).expect("one of the first").cell.set(value.0);
+            crate::client::cell_record(&seat.catalogue, CellNo::new(cell)).expect("one of the first").cell.set(value.0);
         }
     }
 
@@ -273,7 +276,8 @@ impl Sim {
 
     fn a_lie(&mut self, view: &tensorlend_layout::raw::View, at: usize) -> u64 {
         let catalogue = ClientNo::low(self.rng.below(9));
-        let (generation, slot) = (self.rng.below(4), self.rng.pick(&[0, 1, 2, 3, 4, 8, SLOT_NONE]));
+        let (generation, slot) =
+            (self.rng.below(4), self.rng.pick(&[0, 1, 2, 3, 4, 8, SLOT_NONE.get()].map(SlotNo::new)));
         match self.rng.below(10) {
             0 => self.rng.next(),
             1 => self.rng.pick(&[u64::MAX, 1 << 63, u64::MAX >> 1, 4096, 4097]),

@@ -8,6 +8,7 @@ use crate::rng::Rng;
 use crate::sim::{File, Seat, Sim};
 use crate::steps::a_collection;
 use std::collections::{BTreeMap, BTreeSet};
+use tensorlend_layout::number::CellNo;
 use tensorlend_layout::wire::{QueueClaim, QueueItem, QueueReply, QueueRequest, Reply, Request};
 use tensorlend_layout::word::Cell;
 
@@ -49,7 +50,7 @@ impl Queues {
     }
 
     /// Returns a request of a liar, which may concern its own claim or another client's.
-    pub fn any_request(&mut self, list: String, cell: u32) -> QueueRequest {
+    pub fn any_request(&mut self, list: String, cell: CellNo) -> QueueRequest {
         let item = QueueItem { list: self.rng.below(4), number: self.rng.below(6) };
         let claim = QueueClaim { item, grant: self.rng.pick(&[0, 1, 2, 3, 4, 5, u64::MAX]) };
         let wait = self.rng.chance(30);
@@ -98,7 +99,7 @@ impl Sim {
             0..2 => {
                 let max = self.queues.rng.pick(&[0, 1, 2]);
                 let count = if max == 1 { 1 } else { 1 + self.queues.rng.below(2) };
-                let cells: Vec<(u32, Cell)> = (0..count).map_while(|_| self.filled_cell(h, seat, "")).collect();
+                let cells: Vec<(CellNo, Cell)> = (0..count).map_while(|_| self.filled_cell(h, seat, "")).collect();
                 if cells.is_empty() {
                     return self.want_segment(actor, h);
                 }

@@ -14,6 +14,7 @@ use tensorlend_daemon::core::{Core, Effect, Event, MemId};
 use tensorlend_layout::directory::{Directory, NameEntry};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::name::{KeyKind, is_item_of, parse};
+use tensorlend_layout::number::EntryNo;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::word::{LifeWord, MemberState, OwnerWord, RangeWord, Word};
 
@@ -48,7 +49,7 @@ pub struct Life {
     /// Clients of the previous daemon.
     pub away: BTreeMap<usize, Away>,
     /// The names at the end of the previous daemon: entries and owner words.
-    owner_words: Vec<(File, u32, u64)>,
+    owner_words: Vec<(File, EntryNo, u64)>,
 }
 
 impl Life {
@@ -170,7 +171,7 @@ impl Sim {
                 }
                 // A list ends with its last item.
                 if let Some((KeyKind::List, _)) = parse(&key) {
-                    let id = directory.lists[owner_word.cell() as usize].id.read();
+                    let id = directory.lists[owner_word.cell().index()].id.read();
                     let is_item = |it: &&NameEntry| OwnerWord(it.owner_word.read()).is_live() && is_item_of(it, id);
                     let mut items = directory.entries().map(|(_, it)| it).filter(is_item).peekable();
                     if items.peek().is_some() && items.all(|it| self.is_ending(file, it)) {
@@ -178,7 +179,7 @@ impl Sim {
                     }
                 }
                 if let Some((KeyKind::Stream, _)) = parse(&key) {
-                    let (place, id) = (owner_word.cell(), directory.streams[owner_word.cell() as usize].id.read());
+                    let (place, id) = (owner_word.stream(), directory.streams[owner_word.stream().index()].id.read());
                     let ring = Label::Ring { namespace, place, id };
                     if !self.life.heirlooms.iter().any(|(label, _)| *label == ring) {
                         continue;
@@ -277,7 +278,7 @@ impl Sim {
             let Some(directory) = self.directories.get(&file) else {
                 panic!("the directory of entry {entry} is lost");
             };
-            let now = OwnerWord(directory.names[entry as usize].owner_word.read());
+            let now = OwnerWord(directory.names[entry.index()].owner_word.read());
             let owner = &directory.members[usize::from(OwnerWord(owner_word).owner())];
             let open = tensorlend_layout::word::Member(owner.member.read()).state() != MemberState::Vacant;
             assert_eq!(

@@ -12,7 +12,7 @@ use tensorlend_daemon::core::{ConnId, Core, Event, Lending, MemId, SheetPlan};
 use tensorlend_layout::Uuid;
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::header::Magic;
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{ClientNo, SlotNo};
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::{Allocator, Reply, Request, Welcome, decode};
 
@@ -167,7 +167,7 @@ pub struct Sim {
     /// Ended connections whose processes' exit the daemon awaits.
     pub awaited: BTreeSet<ConnId>,
     /// Lent segments, by directory, catalogue and first slot.
-    pub lent: BTreeMap<(File, ClientNo, u32), Lent>,
+    pub lent: BTreeMap<(File, ClientNo, SlotNo), Lent>,
     /// The latest owner of each catalogue number.
     pub members: BTreeMap<(File, ClientNo), usize>,
     /// Percentage of orders that fail for lack of memory.

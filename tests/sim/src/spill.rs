@@ -8,7 +8,7 @@ use crate::sim::{File, Kind, Mem, SEGMENT, Seat, Sim};
 use std::collections::BTreeMap;
 use tensorlend_daemon::core::settings::{SpillMarks, SpillSettings};
 use tensorlend_daemon::core::{Event, MemId};
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{ClientNo, SlotNo};
 use tensorlend_layout::wire::Request;
 
 /// Percentage of worlds with a disk.
@@ -160,12 +160,12 @@ impl Sim {
         let is_used = |seg: &Seg| !seg.returning && !seg.shelved && seg.used.iter().any(|&used| used);
         let Some((&base, seg)) = h.segments.iter_mut().find(|(_, seg)| is_used(seg)) else { return };
         seg.shelved = true;
-        self.ask(actor, h, Asked::Shelve(base), &Request::Shelve { base });
+        self.ask(actor, h, Asked::Shelve(base), &Request::Shelve { base: SlotNo::new(base.get()) });
     }
 
     /// Returns a slot in a file that this client should request: mostly one that it leases and must have in memory to
     /// read.
-    pub fn wants_of_file(&mut self, h: &Honest, seat: &Seat) -> Option<(ClientNo, u32)> {
+    pub fn wants_of_file(&mut self, h: &Honest, seat: &Seat) -> Option<(ClientNo, SlotNo)> {
         self.disk.settings.as_ref()?;
         let here = |slot: &&HeldSlot| slot.place.0 == seat.directory_file && self.is_in_file(slot.segment);
         let leased = h.held.iter().flat_map(|lease| &lease.slots).find(here);
@@ -179,7 +179,7 @@ impl Sim {
     }
 
     /// Returns the owners and first slots of this namespace's spilled segments.
-    pub fn in_files(&self, seat: &Seat) -> Vec<(ClientNo, u32)> {
+    pub fn in_files(&self, seat: &Seat) -> Vec<(ClientNo, SlotNo)> {
         let lent =
             self.lent.iter().filter(|(place, lent)| place.0 == seat.directory_file && self.is_in_file(lent.segment));
         lent.map(|(place, _)| (place.1, place.2)).collect()

@@ -6,7 +6,7 @@ use tensorlend_layout::announce::Waiting;
 use tensorlend_layout::catalogue::{Catalogue, RING};
 use tensorlend_layout::leases::{self, LeaseTable, Shard, reuse_fence, scan_fence};
 use tensorlend_layout::name::{item_key, list_key, stream_key};
-use tensorlend_layout::number::{ClientNo, CursorNo};
+use tensorlend_layout::number::{CellNo, ClientNo, CursorNo, SlotNo};
 use tensorlend_layout::publish::overwrite;
 use tensorlend_layout::wake::news_fence;
 use tensorlend_layout::wire::{Allocator, Hello, Policy, Request, encode};
@@ -93,7 +93,7 @@ impl Sim {
                 actor,
                 h,
                 Asked::Other,
-                &Request::SegmentOf { owner: ClientNo::new(catalogue.get()), slot },
+                &Request::SegmentOf { owner: ClientNo::new(catalogue.get()), slot: SlotNo::new(slot.get()) },
             );
         }
         if h.asked.is_none() && self.queues.are_next() {
@@ -131,7 +131,7 @@ impl Sim {
         if let Some((&cell, own)) = own {
             let (entry, owner_word) = own.owner_word.expect("seen above");
             let Some(new) = self.fill(h) else { return self.want_segment(actor, h) };
-            let word = &seat.directory.names[entry as usize].owner_word;
+            let word = &seat.directory.names[entry.index()].owner_word;
             let record = cell_record(&seat.catalogue, cell).expect("a cell of its own");
             match overwrite(word, owner_word, &record.cell, new) {
                 Some(before) => {
@@ -150,12 +150,12 @@ impl Sim {
             return;
         }
         let Some((cell, value)) = self.filled_cell(h, seat, &key) else { return self.want_segment(actor, h) };
-        let request = Request::Bind { name: key.clone(), cell };
+        let request = Request::Bind { name: key.clone(), cell: CellNo::new(cell.get()) };
         self.ask(actor, h, Asked::Bind { key, cell, value }, &request);
     }
 
     /// Returns a new cell with a new value.
-    pub fn filled_cell(&mut self, h: &mut Honest, seat: &Seat, key: &str) -> Option<(u32, Cell)> {
+    pub fn filled_cell(&mut self, h: &mut Honest, seat: &Seat, key: &str) -> Option<(CellNo, Cell)> {
         let value = self.fill(h)?;
         let Some(cell) = h.fresh_cell() else {
             h.free(value);
@@ -260,7 +260,7 @@ impl Sim {
             h.own.iter_mut().find(|(_, o)| o.key.as_deref() == Some(&key) && o.owner_word.is_some() && !o.deleted);
         if let Some((&cell, own)) = own {
             let (entry, owner_word) = own.owner_word.expect("seen above");
-            if seat.directory.names[entry as usize].owner_word.read() == owner_word {
+            if seat.directory.names[entry.index()].owner_word.read() == owner_word {
                 let record = cell_record(&seat.catalogue, cell).expect("a cell of its own");
                 own.deleted = true;
                 let before = Cell(record.cell.swap(Cell::DELETED.0));
@@ -300,7 +300,7 @@ impl Sim {
         let key = if self.rng.chance(15) {
             let list = list_key(&a_collection(self.rng.next()));
             let found = d.find(d.hash(&list), &list).ok()?.filter(|f| f.owner_word.is_live())?;
-            let line = &d.lists[found.owner_word.cell() as usize];
+            let line = &d.lists[found.owner_word.cell().index()];
             item_key(line.id.read(), self.rng.below(line.end.read().max(1))).to_vec()
         } else {
             a_name(self.rng.next()).into_bytes()
@@ -310,7 +310,7 @@ impl Sim {
             let (number, cell) = (found.owner_word.owner(), found.owner_word.cell());
             let owner = self.seat_of(seat, number)?;
             let value = Cell(cell_record(&owner.catalogue, cell)?.cell.read());
-            let route = Route::OwnerWord { entry: found.entry, owner_word: found.owner_word.0, cell };
+            let route = Route::OwnerWord { entry: found.entry, owner_word: found.owner_word.0, cell: cell };
             return value.is_value().then_some((number, value, route));
         }
         for number in d.announcers() {
@@ -322,7 +322,7 @@ impl Sim {
                 let name: Vec<u8> = record.name.iter().flat_map(|w| w.peek().to_le_bytes()).collect();
                 let value = Cell(record.cell.read());
                 if name.get(..record.name_bytes.peek() as usize) == Some(&key[..]) && value.is_value() {
-                    return Some((number, value, Route::Announced { absorbed: waiting.absorbed.0, cell }));
+                    return Some((number, value, Route::Announced { absorbed: waiting.absorbed.0, cell: cell }));
                 }
             }
         }
@@ -371,7 +371,7 @@ impl Sim {
         match getting.route {
             Route::OwnerWord { entry, owner_word, cell } => {
                 let Some(record) = cell_record(&owner.catalogue, cell) else { return false };
-                leases::confirm(word, &[(&names[entry as usize].owner_word, owner_word), (&record.cell, value)])
+                leases::confirm(word, &[(&names[entry.index()].owner_word, owner_word), (&record.cell, value)])
             }
             Route::Announced { absorbed, cell } => {
                 let Some(record) = cell_record(&owner.catalogue, cell) else { return false };
@@ -384,7 +384,7 @@ impl Sim {
                 let stream = self.actors[producer].honest.as_ref().map_or(&h.stream, |other| &other.stream);
                 let Some(stream) = stream.as_ref().filter(|s| s.owner_word == owner_word) else { return false };
                 let message = &stream.words().entry(number).cell;
-                leases::confirm(word, &[(&names[entry as usize].owner_word, owner_word), (message, value)])
+                leases::confirm(word, &[(&names[entry.index()].owner_word, owner_word), (message, value)])
             }
         }
     }
@@ -394,8 +394,8 @@ impl Sim {
         let owner = self.members[&(seat.directory_file, getting.catalogue)];
         let myself = getting.catalogue == seat.number();
         let honest = if myself { Some(h) } else { self.actors[owner].honest.as_ref() };
-        let find = |slot: u32| {
-            let from = (seat.directory_file, getting.catalogue, 0);
+        let find = |slot: SlotNo| {
+            let from = (seat.directory_file, getting.catalogue, SlotNo::default());
             let (&place, lent) = self.lent.range(from..=(from.0, from.1, slot)).next_back()?;
             (slot - place.2 < 1 << lent.slots_log2).then_some((place, lent.segment, slot - place.2))
         };
@@ -471,7 +471,7 @@ impl Sim {
         let empty = h.segments.iter_mut().find(|(_, seg)| !seg.returning && seg.used.iter().all(|used| !used));
         let Some((&base, seg)) = empty else { return };
         seg.returning = true;
-        self.ask(actor, h, Asked::Return(base), &Request::ReturnSegment { base });
+        self.ask(actor, h, Asked::Return(base), &Request::ReturnSegment { base: SlotNo::new(base.get()) });
     }
 
     fn housekeeping(&mut self, actor: usize, h: &mut Honest, seat: &Seat) {
@@ -487,9 +487,7 @@ impl Sim {
                 own.pending = None;
                 let key = own.key.as_deref().expect("it was announced by name").as_bytes();
                 let found = d.find(d.hash(key), key).ok().flatten().filter(|f| f.owner_word.is_live());
-                let ours = found.filter(|f| {
-                    (f.owner_word.owner(), f.owner_word.cell()) == (ClientNo::new(seat.number().get()), cell)
-                });
+                let ours = found.filter(|f| (f.owner_word.owner(), f.owner_word.cell()) == (seat.number(), cell));
                 own.owner_word = ours.map(|f| (f.entry, f.owner_word.0));
             }
         }
@@ -501,7 +499,7 @@ impl Sim {
             for own in h.own.values().filter(|own| own.key.is_some() && own.pending.is_none()) {
                 let here = own
                     .owner_word
-                    .is_some_and(|(entry, owner_word)| d.names[entry as usize].owner_word.read() == owner_word);
+                    .is_some_and(|(entry, owner_word)| d.names[entry.index()].owner_word.read() == owner_word);
                 assert!(here, "client {actor} lost {own:?} and was not told");
             }
         }
@@ -526,7 +524,7 @@ impl Sim {
             }
             return;
         };
-        if seat.directory.names[stream.entry as usize].owner_word.read() != stream.owner_word {
+        if seat.directory.names[stream.entry.index()].owner_word.read() != stream.owner_word {
             self.done.streams_ended += u64::from(stream.is_closed);
             return Self::forget_stream(h);
         }
@@ -556,7 +554,7 @@ impl Sim {
         if h.asked.is_some() {
             return;
         }
-        let cells: Vec<(u32, Cell)> = (0..=self.rng.below(2)).map_while(|_| self.filled_cell(h, seat, "")).collect();
+        let cells: Vec<(CellNo, Cell)> = (0..=self.rng.below(2)).map_while(|_| self.filled_cell(h, seat, "")).collect();
         if cells.is_empty() {
             return self.want_segment(actor, h);
         }
@@ -587,7 +585,7 @@ impl Sim {
             21 => Request::Mapped { lendings: Vec::new(), last: true },
             0 => Request::LeasesOf { client: ClientNo::new(member.get()) },
             1 => Request::CellsOf { client: ClientNo::new(member.get()), part: 0 },
-            2 => Request::SegmentOf { owner: ClientNo::new(member.get()), slot: self.rng.below(8) as u32 },
+            2 => Request::SegmentOf { owner: ClientNo::new(member.get()), slot: SlotNo::new(self.rng.below(8) as u32) },
             3 if self.rng.chance(50) => Request::GaveUp,
             3 => Request::Stat,
             4 => Request::GrowCells,

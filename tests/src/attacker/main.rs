@@ -13,7 +13,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFla
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use tensorlend_layout::number::{ClientNo, CursorNo};
+use tensorlend_layout::number::{ClientNo, CursorNo, SlotNo, StreamLine};
 use tensorlend_layout::tensor::SlotInfo;
 use tensorlend_layout::wire::Request;
 use tensorlend_os::memfd::Access;
@@ -189,9 +189,9 @@ impl Attacker {
         let mut lent = 0;
         for number in (0..64).map(ClientNo::new).filter(|number| *number != hand.welcome.client) {
             let parts = (0..3).map(|part| Request::CellsOf { client: number, part });
-            let slots = (0..64).map(|at| Request::SegmentOf { owner: number, slot: at * 64 });
+            let slots = (0..64).map(|at| Request::SegmentOf { owner: number, slot: SlotNo::new(at * 64) });
             let wakes = (0..4).map(|cursor| Request::WakeDescriptor {
-                stream: 0,
+                stream: StreamLine::new(0),
                 subscriber: number,
                 cursor: CursorNo::new(cursor),
             });
@@ -210,7 +210,7 @@ impl Attacker {
     fn take(&mut self, name: &str, all: bool) -> Answer {
         let hand = self.hand()?;
         let (catalogue, cell, cells, leases) = hand.follow(name)?;
-        let lent = hand.segment_of(catalogue, cell.slot())?;
+        let lent = hand.segment_of(catalogue, cell.slot().get())?;
         let slots = map(&lent.slots, Access::Read)?;
         let words: &[tensorlend_layout::word::Word] =
             slots.array(4096 + (cell.slot() - lent.base) as usize * 128, 16).ok_or("the slot is not there")?;

@@ -2,6 +2,7 @@
 
 use crate::Build;
 use tensorlend_layout::directory::key_word;
+use tensorlend_layout::number::{CellNo, SlotNo};
 use tensorlend_layout::word::Cell;
 use tensorlend_tests::eventually;
 use tensorlend_tests::hand::Hand;
@@ -23,9 +24,9 @@ fn a_list_has_the_names_of_a_client_that_a_killed_daemon_was_ending() {
     let record = &producer.catalogue.cells[1];
     record.name[0].put(key_word(b"last"));
     record.name_bytes.put(4);
-    record.cell.set(Cell::new(1, 0).0);
+    record.cell.set(Cell::new(1, SlotNo::new(0)).0);
     // The daemon sleeps, and the producer does not wake it.
-    producer.catalogue.announce(producer.directory.hash(b"last"), 1);
+    producer.catalogue.announce(producer.directory.hash(b"last"), CellNo::new(1));
     assert_eq!(reader.names("*").unwrap(), ["last"]);
     drop(producer.socket);
     eventually("the daemon's end", || !daemon.is_running());

@@ -48,10 +48,16 @@ fn rank(state: Option<SlotState>) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tensorlend::observe::SlotSeen;
+    use tensorlend::observe::{SlotNo, SlotSeen};
 
     fn text(bytes: u64, slots: &[(u64, u64, SlotState)], width: usize) -> String {
-        let slots = slots.iter().map(|&(offset, bytes, state)| SlotSeen { slot: 0, offset, bytes, state, value: None });
+        let slots = slots.iter().map(|&(offset, bytes, state)| SlotSeen {
+            slot: SlotNo::new(0),
+            offset,
+            bytes,
+            state,
+            value: None,
+        });
         let segment = SegmentSeen { bytes, slots: slots.collect(), ..SegmentSeen::default() };
         parts(&segment, width).into_iter().map(character).collect()
     }

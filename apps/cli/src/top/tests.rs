@@ -1,7 +1,7 @@
 //! Frames of constant samples, on a terminal of 80 columns and 24 lines.
 
 use std::time::Duration;
-use tensorlend::observe::{ClientNo, CursorNo};
+use tensorlend::observe::{ClientNo, CursorNo, SlotNo, StreamLine};
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -24,7 +24,7 @@ fn value(name: &str, slot: u32, bytes: u64, leases: u64) -> ValueSeen {
     ValueSeen {
         origin: Origin::Name(name.into()),
         catalogue: ClientNo::new(1),
-        slot,
+        slot: SlotNo::new(slot),
         generation: 3,
         bytes,
         is_dataset: false,
@@ -40,7 +40,7 @@ fn lease(slot: u32, bytes: u64, value: Option<usize>, seconds: u64) -> LeaseSeen
         holder: ClientNo::new(2),
         pid: 200,
         catalogue: ClientNo::new(1),
-        slot,
+        slot: SlotNo::new(slot),
         is_of_segment: false,
         count: 1,
         bytes,
@@ -64,9 +64,9 @@ fn facts() -> Facts {
     };
     let slot = |slot, offset, bytes, state| SlotSeen { slot, offset, bytes, state, value: None };
     let slots = vec![
-        slot(0, 0, 16 * MB, SlotState::Live),
-        slot(1, 16 * MB, 16 * MB, SlotState::Leased),
-        slot(2, 32 * MB, 16 * MB, SlotState::Retired),
+        slot(SlotNo::new(0), 0, 16 * MB, SlotState::Live),
+        slot(SlotNo::new(1), 16 * MB, 16 * MB, SlotState::Leased),
+        slot(SlotNo::new(2), 32 * MB, 16 * MB, SlotState::Retired),
     ];
     let seen = Observation {
         namespace: "lab".into(),
@@ -90,7 +90,7 @@ fn facts() -> Facts {
         leases: vec![lease(2, 4 * MB, None, 3600), lease(1, 2 * MB, Some(1), 5)],
         streams: vec![StreamSeen {
             name: "frames".into(),
-            index: 0,
+            index: StreamLine::new(0),
             id: 9,
             producer: ClientNo::new(1),
             capacity: 64,

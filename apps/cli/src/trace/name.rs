@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
-use tensorlend::observe::{ClientNo, LeaseSeen, Observation, Origin, ValueSeen};
+use tensorlend::observe::{ClientNo, LeaseSeen, Observation, Origin, SlotNo, ValueSeen};
 use tensorlend::{Client, Error, Info, Version};
 
 use super::Tell;
@@ -85,7 +85,7 @@ struct ValueId {
 
 impl ValueId {
     fn of(value: &ValueSeen) -> Self {
-        let slot = SlotId { catalogue: value.catalogue, slot: value.slot };
+        let slot = SlotId { catalogue: value.catalogue, slot: value.slot.get() };
         Self { slot, generation: value.generation }
     }
 }
@@ -132,7 +132,7 @@ impl Sample {
 fn holders(seen: &Observation, slots: &HashSet<SlotId>) -> BTreeMap<MemberId, Leases> {
     let mut holders = BTreeMap::new();
     let on_slots = |lease: &&LeaseSeen| {
-        slots.contains(&SlotId { catalogue: lease.catalogue, slot: lease.slot }) && !lease.is_of_segment
+        slots.contains(&SlotId { catalogue: lease.catalogue, slot: lease.slot.get() }) && !lease.is_of_segment
     };
     for lease in seen.leases.iter().filter(on_slots) {
         let Some(client) = seen.clients.iter().find(|client| client.catalogue == lease.holder) else { continue };
@@ -188,8 +188,9 @@ fn surroundings(client: &Client, name: &str, interval: Duration, tell: &Tell) {
         }
         // Keep only slots with leases, because a slot without leases may be reused for another name.
         let current = sample.value.map(|value| value.slot);
-        let is_leased =
-            |it: &SlotId| seen.leases.iter().any(|lease| (lease.catalogue, lease.slot) == (it.catalogue, it.slot));
+        let is_leased = |it: &SlotId| {
+            seen.leases.iter().any(|lease| (lease.catalogue, lease.slot) == (it.catalogue, SlotNo::new(it.slot)))
+        };
         slots.retain(|slot| current == Some(*slot) || is_leased(slot));
         last = sample;
         if !events.into_iter().all(|event| tell.event(event)) {

@@ -14,7 +14,7 @@ use std::mem::offset_of;
 use tensorlend_layout::announce::reported_name;
 use tensorlend_layout::catalogue::{CELL_NAME_WORDS, CellRecord, RING};
 use tensorlend_layout::leases::scan_fence;
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{CellNo, ClientNo, EntryNo};
 use tensorlend_layout::wire::Refusal;
 use tensorlend_layout::word::{Absorbed, LifeWord, MemberState, OwnerKind, OwnerWord};
 
@@ -75,7 +75,7 @@ impl Bindings {
             self.check_room(parts.context, parts.members, 1)?;
         }
         let entry = self.place(parts.context, parts.members, uid, key)?;
-        let owner_word = OwnerWord(parts.context.directory.names[entry as usize].owner_word.peek());
+        let owner_word = OwnerWord(parts.context.directory.names[entry.index()].owner_word.peek());
         if owner_word.kind() != OwnerKind::Reserved {
             let reserved = owner_word.then_reserved();
             self.names.set(&parts.context.directory, entry, reserved);
@@ -199,7 +199,7 @@ impl Bindings {
         let announced: Vec<u64> = client.announcements(index, end).collect();
         for word in announced {
             let client = parts.members.me(number);
-            let (tag, cell) = (word >> 24, word as u32 & 0xFF_FFFF);
+            let (tag, cell) = (word >> 24, CellNo::low(word));
             if let Some(key) = announced_name(&client.sheets, cell)
                 && parts.context.directory.hash(&key) >> 24 == tag
             {
@@ -240,7 +240,7 @@ impl Bindings {
         members: &Members,
         number: ClientNo,
         key: &[u8],
-    ) -> Result<u32, Full> {
+    ) -> Result<EntryNo, Full> {
         let is_own = is_own(context, members, members.uid_of(number));
         self.names.place_announced(&context.directory, key, is_own)
     }
@@ -278,7 +278,7 @@ impl Bindings {
 
 /// Returns the name in a cell's record, as its client reports it. Returns `None` for a name of more
 /// than 64 bytes, because the record has no room for it.
-pub(super) fn announced_name(sheets: &Sheets, cell: u32) -> Option<Vec<u8>> {
+pub(super) fn announced_name(sheets: &Sheets, cell: CellNo) -> Option<Vec<u8>> {
     let (view, record) = sheets.cell(cell)?;
     let mut words = [0u64; 1 + CELL_NAME_WORDS];
     // The name follows its length.

@@ -13,7 +13,7 @@ use crate::core::env::Env;
 use crate::core::parts::Parts;
 use std::collections::{BTreeSet, VecDeque};
 use tensorlend_layout::directory::Directory;
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{ClientNo, EntryNo};
 use tensorlend_layout::word::{LifeWord, OwnerWord};
 
 /// Maximum number of names that one turn ends. The daemon serves other requests between turns.
@@ -23,9 +23,9 @@ const TURN_MAX: usize = 512;
 #[derive(Debug, Default)]
 pub struct Lifetimes {
     /// Deadline and entry of each name with a deadline, in ascending order.
-    due: BTreeSet<(u64, u32)>,
+    due: BTreeSet<(u64, EntryNo)>,
     /// Owner and entry of each ephemeral name.
-    ephemeral: BTreeSet<(ClientNo, u32)>,
+    ephemeral: BTreeSet<(ClientNo, EntryNo)>,
     /// Owners whose sessions have ended and that still have ephemeral names.
     gone: VecDeque<ClientNo>,
     /// Time of the timer that was set last.
@@ -51,18 +51,18 @@ impl Lifetimes {
     /// Panics if the directory does not confirm an entry.
     pub fn check(&self, d: &Directory) {
         for &(deadline, entry) in &self.due {
-            let life = LifeWord(d.names[entry as usize].life.peek());
+            let life = LifeWord(d.names[entry.index()].life.peek());
             assert_eq!(life.deadline_ns(), Some(deadline), "the deadline of entry {entry}");
         }
         for &(owner, entry) in &self.ephemeral {
-            let line = &d.names[entry as usize];
+            let line = &d.names[entry.index()];
             assert!(LifeWord(line.life.peek()).is_ephemeral(), "entry {entry} is ephemeral");
             assert_eq!(OwnerWord(line.owner_word.peek()).owner(), owner, "the owner of entry {entry}");
         }
     }
 
     /// Records that the lifetime of an entry begins, with this owner word.
-    pub fn begin(&mut self, entry: u32, owner_word: OwnerWord, life: LifeWord) {
+    pub fn begin(&mut self, entry: EntryNo, owner_word: OwnerWord, life: LifeWord) {
         if let Some(deadline) = life.deadline_ns() {
             self.due.insert((deadline, entry));
         }
@@ -71,7 +71,7 @@ impl Lifetimes {
         }
     }
 
-    fn remove(&mut self, entry: u32, owner_word: OwnerWord, life: LifeWord) {
+    fn remove(&mut self, entry: EntryNo, owner_word: OwnerWord, life: LifeWord) {
         if let Some(deadline) = life.deadline_ns() {
             self.due.remove(&(deadline, entry));
         }
@@ -82,20 +82,21 @@ impl Lifetimes {
 
     /// Records that the lifetime of an entry ends. `before` is the owner word that the entry had while the name was live.
     /// Returns the lifetime.
-    pub fn end(&mut self, context: &Context, entry: u32, before: OwnerWord) -> LifeWord {
+    pub fn end(&mut self, context: &Context, entry: EntryNo, before: OwnerWord) -> LifeWord {
         let life = context.directory.life(entry);
         self.remove(entry, before, life);
         life
     }
 
-    fn next_due(&self, now_ns: u64) -> Option<u32> {
+    fn next_due(&self, now_ns: u64) -> Option<EntryNo> {
         self.due.first().filter(|(at, _)| *at <= now_ns).map(|&(_, entry)| entry)
     }
 
     /// Returns the next ephemeral name of an owner whose session has ended.
-    fn next_gone(&mut self) -> Option<u32> {
+    fn next_gone(&mut self) -> Option<EntryNo> {
         while let Some(&owner) = self.gone.front() {
-            if let Some(&(_, entry)) = self.ephemeral.range((owner, 0)..=(owner, u32::MAX)).next() {
+            if let Some(&(_, entry)) = self.ephemeral.range((owner, EntryNo::default())..=(owner, EntryNo::MAX)).next()
+            {
                 return Some(entry);
             }
             self.gone.pop_front();
@@ -112,7 +113,7 @@ impl Lifetimes {
 impl Bindings {
     /// Ends a client's ephemeral names at the end of the client's session.
     pub fn end_ephemeral(&mut self, parts: &mut Parts<'_>, number: ClientNo) {
-        if self.lifetimes.ephemeral.range((number, 0)..=(number, u32::MAX)).next().is_some() {
+        if self.lifetimes.ephemeral.range((number, EntryNo::default())..=(number, EntryNo::MAX)).next().is_some() {
             self.lifetimes.gone.push_back(number);
             self.end_lives(parts);
         }
@@ -133,7 +134,7 @@ impl Bindings {
             } else {
                 return;
             };
-            let key = parts.context.directory.key(&parts.context.directory.names[entry as usize]).unwrap_or_default();
+            let key = parts.context.directory.key(&parts.context.directory.names[entry.index()]).unwrap_or_default();
             tracing::info!(namespace = parts.context.ledger.name(), name = %String::from_utf8_lossy(&key), "name ended: {why}");
             parts.env.chores.spend(REMOVAL);
             self.remove(parts, entry, true);

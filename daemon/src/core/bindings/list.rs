@@ -14,14 +14,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::name::{self, KeyKind, item_key, list_key};
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{CellNo, ClientNo, EntryNo, ListLine};
 use tensorlend_layout::wire::{APPEND_MAX, LimitKind, QueueItem, Refusal, Reply};
 use tensorlend_layout::word::LifeWord;
 
 #[derive(Debug)]
 struct List {
     id: u64,
-    place: u32,
+    place: ListLine,
     end: u64,
     /// The uid of the list's creator. `None` after a restart if the list has no items any more.
     uid: Option<u32>,
@@ -60,14 +60,19 @@ pub struct Lists {
     by_name: BTreeMap<String, List>,
     /// The name of each list, by its id. An item's key contains only the list's id.
     names: BTreeMap<u64, String>,
-    places: Vec<u32>,
+    places: Vec<ListLine>,
     ids: u64,
 }
 
 impl Lists {
     /// Returns an empty set of at most `max` lists.
     pub fn new(max: u32) -> Self {
-        Self { by_name: BTreeMap::new(), names: BTreeMap::new(), places: (0..max).rev().collect(), ids: 0 }
+        Self {
+            by_name: BTreeMap::new(),
+            names: BTreeMap::new(),
+            places: (0..max).rev().map(ListLine::new).collect(),
+            ids: 0,
+        }
     }
 
     /// Checks that the names, the ids and the directory's table of lists agree.
@@ -79,7 +84,7 @@ impl Lists {
         assert_eq!(self.by_name.len() + self.places.len(), d.lists.len(), "each line is free or a list's");
         for (name, list) in &self.by_name {
             assert_eq!(self.names.get(&list.id), Some(name), "the name of list {}", list.id);
-            let line = &d.lists[list.place as usize];
+            let line = &d.lists[list.place.index()];
             assert_eq!((line.id.peek(), line.end.peek()), (list.id, list.end), "the line of list {name:?}");
         }
     }
@@ -168,7 +173,7 @@ impl Bindings {
         let mut keys = parts.context.directory.live_keys(KeyKind::List, Some);
         // The previous daemon may have been renaming a list, so that two names lead to it. The present name comes first.
         keys.sort_by_key(|(_, owner_word, key)| {
-            let line = parts.context.directory.lists.get(owner_word.cell() as usize);
+            let line = parts.context.directory.lists.get(owner_word.cell().index());
             line.is_none_or(|line| line.key_hash.peek() != parts.context.directory.hash(key))
         });
         for (entry, owner_word, key) in keys {
@@ -177,14 +182,14 @@ impl Bindings {
                 .context
                 .directory
                 .lists
-                .get(owner_word.cell() as usize)
+                .get(owner_word.cell().index())
                 .filter(|line| (1..=COUNTED_MAX).contains(&line.id.peek()) && line.end.peek() <= COUNTED_MAX);
             match line.filter(|line| ids.insert(line.id.peek(), line.end.peek()).is_none()) {
                 Some(line) => {
                     line.key_hash.set(parts.context.directory.hash(&key));
                     let list = List {
                         id: line.id.peek(),
-                        place: owner_word.cell(),
+                        place: owner_word.list(),
                         end: line.end.peek(),
                         uid: None,
                         ephemeral: 0,
@@ -198,10 +203,10 @@ impl Bindings {
                 None => self.names.bury(&parts.context.directory, entry),
             }
         }
-        let taken: BTreeSet<u32> = lists.by_name.values().map(|list| list.place).collect();
+        let taken: BTreeSet<ListLine> = lists.by_name.values().map(|list| list.place).collect();
         lists.places.retain(|place| !taken.contains(place));
         for &place in &lists.places {
-            parts.context.directory.lists[place as usize].id.set(0);
+            parts.context.directory.lists[place.index()].id.set(0);
         }
         // No list gets the id of an earlier list. The ids of former lists were below the current
         // time.
@@ -242,7 +247,7 @@ impl Bindings {
 #[derive(Clone, Copy, Debug)]
 pub struct NewItems<'r> {
     pub owner: ClientNo,
-    pub cells: &'r [u32],
+    pub cells: &'r [CellNo],
     pub life: LifeWord,
 }
 
@@ -274,7 +279,7 @@ impl Bindings {
         }
         let (id, place, first) = {
             let list = &self.lists.by_name[list];
-            (list.id, list.place as usize, list.end)
+            (list.id, list.place.index(), list.end)
         };
         for (number, &cell) in (first..).zip(cells) {
             let binding = Binding { owner, cell, life };
@@ -320,11 +325,11 @@ impl Bindings {
         let place = self.lists.places.pop().expect("checked above");
         self.lists.ids += 1;
         let id = self.lists.ids;
-        let line = &context.directory.lists[place as usize];
+        let line = &context.directory.lists[place.index()];
         line.set_end(0);
         line.key_hash.set(context.directory.hash(&list_key(list)));
         line.id.set(id);
-        self.set(context, entry, ClientNo::DAEMON, place);
+        self.set(context, entry, ClientNo::DAEMON, place.get());
         let (uid, gaps) = (Some(uid), VecDeque::new());
         self.lists.insert(list, List { id, place, end: 0, uid, ephemeral: 0, lasting: false, items: 0, next: 0, gaps });
         Ok(())
@@ -367,7 +372,7 @@ impl Bindings {
 
     /// Ends a list to which no name leads any more.
     fn end_list(&mut self, env: &mut Env, context: &mut Context, list: &List) {
-        context.directory.lists[list.place as usize].id.set(0);
+        context.directory.lists[list.place.index()].id.set(0);
         self.lists.places.push(list.place);
         // The items' claims end with the items.
         self.claims.take_refused(list.id, 0);
@@ -379,7 +384,7 @@ impl Bindings {
         } else {
             // A search by number would visit all items ever appended. There may be many more of
             // them than live names.
-            Left::Entries(ClientNo::DAEMON, 0)
+            Left::Entries(ClientNo::DAEMON, EntryNo::new(0))
         };
         env.chores.take_on(&mut env.clock, context.ledger.id(), Chore::Items(DeletedList { id: list.id, left }));
         context.directory.announce(u64::MAX);
@@ -412,7 +417,7 @@ impl Bindings {
                         return Some(deleted);
                     }
                     (*next_owner, *next) = (owner, found + 1);
-                    if name::is_item_of(&parts.context.directory.names[found as usize], deleted.id) {
+                    if name::is_item_of(&parts.context.directory.names[found.index()], deleted.id) {
                         parts.env.chores.spend(REMOVAL);
                         self.remove(parts, found, true);
                     }
@@ -438,10 +443,8 @@ impl Bindings {
             // One store moves the name from the former list to this one. A daemon that is killed before it leaves both lists.
             let former = self.lists.remove(to);
             let list = self.lists.remove(from).expect("checked above");
-            parts.context.directory.lists[list.place as usize]
-                .key_hash
-                .set(parts.context.directory.hash(&list_key(to)));
-            self.set(parts.context, entry, ClientNo::DAEMON, list.place);
+            parts.context.directory.lists[list.place.index()].key_hash.set(parts.context.directory.hash(&list_key(to)));
+            self.set(parts.context, entry, ClientNo::DAEMON, list.place.get());
             tensorlend_layout::crash_point!("daemon: list has both names");
             self.lists.insert(to, list);
             self.queue_changed(to);

@@ -11,7 +11,7 @@ use crate::core::names::live_owner_word;
 use crate::core::parts::Parts;
 use std::collections::BTreeSet;
 use tensorlend_layout::name::{self, item_key};
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{CellNo, ClientNo};
 use tensorlend_layout::wire::{
     APPEND_MAX, ASSERTED_MAX, CLAIM_BATCH_MAX, CLAIMS_MAX, QueueClaim, QueueItem, QueueReply, QueueRequest, Refusal,
     Reply,
@@ -75,7 +75,7 @@ impl Bindings {
         &mut self,
         parts: &mut Parts<'_>,
         client: ClientNo,
-        (list, cells, max): (&str, &[u32], u64),
+        (list, cells, max): (&str, &[CellNo], u64),
     ) -> Answer {
         // All producers share one maximum, until the queue has no items.
         let known = self.lists.id_and_items(list).filter(|&(_, items)| items > 0);

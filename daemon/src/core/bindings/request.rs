@@ -8,7 +8,7 @@ use crate::core::names::{find, live_owner_word};
 use crate::core::parts::Parts;
 use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::name;
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{CellNo, ClientNo, EntryNo};
 use tensorlend_layout::wire::{Refusal, Reply};
 use tensorlend_layout::word::{Cell, LifeWord};
 
@@ -25,7 +25,7 @@ impl Bindings {
             // An earlier attempt of the same request was granted, and another client has taken the
             // name since then. Each request takes effect once, so this attempt changes nothing.
             let found = find(&parts.context.directory, name.as_bytes());
-            let (entry, owner_word) = found.map_or((0, 0), |found| (found.entry, found.owner_word.0));
+            let (entry, owner_word) = found.map_or((EntryNo::default(), 0), |found| (found.entry, found.owner_word.0));
             // The request may have waited while its name was reserved.
             self.unreserve(parts.context, name.as_bytes());
             return Ok(Outcome::Reply(Reply::Bound { entry, owner_word }));
@@ -82,7 +82,7 @@ impl Bindings {
     }
 
     /// Handles an owner's request to forget names that the owner has deleted.
-    pub fn tidy(&mut self, parts: &mut Parts<'_>, number: ClientNo, names: &[(String, u32)]) -> Answer {
+    pub fn tidy(&mut self, parts: &mut Parts<'_>, number: ClientNo, names: &[(String, CellNo)]) -> Answer {
         if names.len() > TIDY_MAX {
             return Err(Refusal::Bad(format!("a request tidies at most {TIDY_MAX} names, not {}", names.len())));
         }

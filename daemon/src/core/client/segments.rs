@@ -6,6 +6,7 @@ use crate::core::event::{MemId, Unmade};
 use crate::core::orders::{Making, Part};
 use std::collections::{BTreeMap, btree_map};
 use tensorlend_layout::catalogue::{SlotRecord, SlotsPart};
+use tensorlend_layout::number::{SegmentLine, SlotNo};
 use tensorlend_layout::word::SLOTS_MAX;
 
 /// The location of a segment's bytes.
@@ -56,7 +57,7 @@ pub struct Segment {
     /// The records of the segment's slots. The flag `acked` also holds for the segment.
     pub slots: Part,
     /// The segment's index in the directory's table.
-    pub entry: u32,
+    pub entry: SegmentLine,
     /// The location of the bytes.
     pub residence: Residence,
     /// Time at which the living owner released the segment for spill. From then on the owner frees
@@ -81,38 +82,38 @@ impl Segment {
 
 /// The segments of a client, by first slot number.
 #[derive(Debug, Default)]
-pub struct ClientSegments(BTreeMap<u32, Segment>);
+pub struct ClientSegments(BTreeMap<SlotNo, Segment>);
 
 impl ClientSegments {
     /// Adds a segment.
-    pub fn insert(&mut self, base: u32, segment: Segment) {
+    pub fn insert(&mut self, base: SlotNo, segment: Segment) {
         self.0.insert(base, segment);
     }
 
     /// Removes a segment.
-    pub fn remove(&mut self, base: u32) -> Option<Segment> {
+    pub fn remove(&mut self, base: SlotNo) -> Option<Segment> {
         self.0.remove(&base)
     }
 
     /// Returns a mutable reference to a segment.
-    pub fn get_mut(&mut self, base: u32) -> Option<&mut Segment> {
+    pub fn get_mut(&mut self, base: SlotNo) -> Option<&mut Segment> {
         self.0.get_mut(&base)
     }
 
     /// Returns mutable references to all segments.
-    pub fn values_mut(&mut self) -> btree_map::ValuesMut<'_, u32, Segment> {
+    pub fn values_mut(&mut self) -> btree_map::ValuesMut<'_, SlotNo, Segment> {
         self.0.values_mut()
     }
 
     /// Returns the segment of a slot, and the segment's first slot number.
-    pub fn containing(&self, slot: u32) -> Option<(u32, &Segment)> {
+    pub fn containing(&self, slot: SlotNo) -> Option<(SlotNo, &Segment)> {
         let (&base, segment) = self.0.range(..=slot).next_back()?;
         (slot - base < 1 << segment.slots_log2).then_some((base, segment))
     }
 
     /// Returns the segment's first slot number and the slot's record. The record is an allegation
     /// of the client.
-    pub fn slot(&self, slot: u32) -> Option<(u32, [u64; 16])> {
+    pub fn slot(&self, slot: SlotNo) -> Option<(SlotNo, [u64; 16])> {
         let (base, segment) = self.containing(slot)?;
         let mut record = [0; 16];
         let at = size_of::<SlotsPart>() + (slot - base) as usize * size_of::<SlotRecord>();
@@ -120,17 +121,17 @@ impl ClientSegments {
     }
 
     /// Returns the first free aligned range of 2^`log2` slot numbers.
-    pub fn free_range(&self, log2: u8) -> Option<u32> {
+    pub fn free_range(&self, log2: u8) -> Option<SlotNo> {
         let slots = 1u32 << log2;
-        let mut base = 0u32;
+        let mut base = 0;
         for (&taken, segment) in &self.0 {
-            if base + slots <= taken {
+            if base + slots <= taken.get() {
                 break;
             }
-            base = base.max((taken + (1 << segment.slots_log2)).next_multiple_of(slots));
+            base = base.max((taken.get() + (1 << segment.slots_log2)).next_multiple_of(slots));
         }
         // The last slot number means "no slot".
-        (base + slots <= SLOTS_MAX).then_some(base)
+        (base + slots <= SLOTS_MAX).then(|| SlotNo::new(base))
     }
 
     /// Returns the memory that the client may have written and that the kernel can probe for
@@ -142,9 +143,9 @@ impl ClientSegments {
 }
 
 impl std::ops::Deref for ClientSegments {
-    type Target = BTreeMap<u32, Segment>;
+    type Target = BTreeMap<SlotNo, Segment>;
 
-    fn deref(&self) -> &BTreeMap<u32, Segment> {
+    fn deref(&self) -> &BTreeMap<SlotNo, Segment> {
         &self.0
     }
 }

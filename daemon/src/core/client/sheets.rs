@@ -4,6 +4,7 @@ use crate::core::event::MemId;
 use crate::core::orders::Part;
 use std::mem::offset_of;
 use tensorlend_layout::catalogue::{Catalogue, CellRecord, CellsPart, cell_place, cells_count, cells_first};
+use tensorlend_layout::number::CellNo;
 use tensorlend_layout::raw::View;
 
 /// The sheets of a client.
@@ -78,7 +79,7 @@ impl Sheets {
     /// Returns the view of the part with a cell, and the offset of the cell's record, if the client may use the cell. A part
     /// counts as soon as the daemon has lent it, because the client uses the part before the daemon receives the
     /// acknowledgement.
-    pub fn cell(&self, cell: u32) -> Option<(&View, usize)> {
+    pub fn cell(&self, cell: CellNo) -> Option<(&View, usize)> {
         let (part, at) = cell_place(cell);
         let first = if part == 0 { offset_of!(Catalogue, cells) } else { size_of::<CellsPart>() };
         (at < cells_count(part)).then_some((&self.part(part)?.view, first + at * size_of::<CellRecord>()))

@@ -3,7 +3,7 @@
 use super::Client;
 use crate::core::env::Env;
 use std::collections::BTreeMap;
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{ClientNo, EntryNo, SlotNo, StreamLine};
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 
 /// The segments that contain the slots of some chains. The record of each slot names the next slot
@@ -15,15 +15,15 @@ use tensorlend_layout::word::{Cell, SLOT_NONE};
 #[derive(Debug, Default)]
 pub struct Reach {
     /// A bit for each visited slot. The key is the first slot number of the slot's segment.
-    segments: BTreeMap<u32, Box<[u64]>>,
+    segments: BTreeMap<SlotNo, Box<[u64]>>,
     /// The current chain: its next slot, and the required generation of its first slot's record.
-    chain: Option<(u32, Option<u64>)>,
+    chain: Option<(SlotNo, Option<u64>)>,
 }
 
 impl Reach {
     /// Begins the chain of a slot. If a generation is given, the slot's record must have this
     /// generation.
-    pub fn begin(&mut self, slot: u32, generation: Option<u64>) {
+    pub fn begin(&mut self, slot: SlotNo, generation: Option<u64>) {
         self.chain = Some((slot, generation));
     }
 
@@ -46,18 +46,18 @@ impl Reach {
                 break;
             }
             seen[word] |= bit;
-            self.chain = Some((words[2] as u32 & SLOT_NONE, None));
+            self.chain = Some((SlotNo::low(words[2]), None));
         }
         true
     }
 
     /// Returns true if a chain passes through this segment.
-    pub fn has(&self, base: u32) -> bool {
+    pub fn has(&self, base: SlotNo) -> bool {
         self.segments.contains_key(&base)
     }
 
     /// Returns the first slot numbers of the segments.
-    pub fn bases(&self) -> impl Iterator<Item = u32> + '_ {
+    pub fn bases(&self) -> impl Iterator<Item = SlotNo> + '_ {
         self.segments.keys().copied()
     }
 }
@@ -66,7 +66,7 @@ impl Reach {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StreamPosition {
     /// The survey visits the streams from this entry of the table of streams on.
-    pub place: u32,
+    pub place: StreamLine,
     /// The id of the stream that the survey visited last at this entry.
     pub id: u64,
     /// If that stream still exists, the survey continues at this entry of its ring.
@@ -75,7 +75,7 @@ pub struct StreamPosition {
 
 impl StreamPosition {
     /// Returns the position of the next stream after this place.
-    pub fn after(place: u32) -> Self {
+    pub fn after(place: StreamLine) -> Self {
         Self { place: place + 1, ..Self::default() }
     }
 }
@@ -83,13 +83,13 @@ impl StreamPosition {
 #[derive(Clone, Copy, Debug)]
 pub enum Stage {
     /// Reads the entries of names from this number on.
-    Names(u32),
+    Names(EntryNo),
     /// Reads the streams from this position on.
     Streams(StreamPosition),
     /// Reads the lease tables of the clients from this number on.
     Leases(ClientNo),
     /// Frees segments to which nothing leads, from this first slot number on.
-    Free(u32),
+    Free(SlotNo),
 }
 
 /// The progress of a survey of a client's memory.
@@ -102,7 +102,7 @@ pub struct Survey {
     pub held: Reach,
     /// Chains to follow. Each chain begins at the value of a name that was renamed during the
     /// survey, or at a leased slot of the last lease table.
-    pub roots: Vec<(u32, Option<u64>)>,
+    pub roots: Vec<(SlotNo, Option<u64>)>,
     /// Whether the client has streams, or names with values.
     pub in_use: bool,
     pub leased: bool,
@@ -112,7 +112,7 @@ impl Survey {
     /// Returns a new survey.
     pub fn new() -> Self {
         Self {
-            stage: Stage::Names(0),
+            stage: Stage::Names(EntryNo::default()),
             named: Reach::default(),
             held: Reach::default(),
             roots: Vec::new(),
@@ -137,7 +137,7 @@ impl Survey {
         }
     }
 
-    pub fn is_unused(&self, base: u32) -> bool {
+    pub fn is_unused(&self, base: SlotNo) -> bool {
         !self.named.has(base) && !self.held.has(base)
     }
 }

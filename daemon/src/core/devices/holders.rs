@@ -19,7 +19,7 @@ use crate::core::label::{Label, Preserved};
 use crate::core::orders::Part;
 use crate::core::parts::Parts;
 use std::collections::{BTreeMap, BTreeSet};
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{ClientNo, SlotNo};
 use tensorlend_layout::wire::{LendingId, Refusal, Reply};
 
 /// Maximum number of lendings in one message.
@@ -209,7 +209,7 @@ impl Devices {
 
     /// Ends the lending of a device segment whose slot numbers are already invalid. Returns the
     /// records of the segment's slots, which the caller must orphan.
-    pub fn give_up(&mut self, parts: &mut Parts<'_>, number: ClientNo, base: u32, segment: Segment) -> Part {
+    pub fn give_up(&mut self, parts: &mut Parts<'_>, number: ClientNo, base: SlotNo, segment: Segment) -> Part {
         let on = segment.device.expect("it is on a device");
         let (Segment { mem, bytes, charge, slots, .. }, uid) = (segment, parts.members[number].uid);
         let lending = LendingId { owner: number, base, since_ns: on.since_ns };

@@ -7,6 +7,7 @@
 
 use super::table::Table;
 use tensorlend_layout::directory::Directory;
+use tensorlend_layout::number::EntryNo;
 use tensorlend_layout::word::{PlaceWord, TableWord};
 
 /// Number of places that one slice wipes or copies.
@@ -48,7 +49,7 @@ impl Building {
         let end = (self.copied + left).min(self.old.places());
         for at in self.copied..end {
             let place = PlaceWord(d.places[(self.old.first() + at) as usize].peek());
-            if place.entry() != 0 {
+            if place.entry() != EntryNo::new(0) {
                 self.table.insert(d, place);
             }
         }

@@ -7,13 +7,14 @@
 use super::{Blocks, Entries, EntrySet, INLINE_BYTES, Names, PLACE_BYTES, Table, key_bytes, owner_word_of};
 use std::collections::BTreeSet;
 use tensorlend_layout::directory::{Directory, LongName};
+use tensorlend_layout::number::EntryNo;
 use tensorlend_layout::word::{OwnerKind, PlaceWord};
 
 /// Returns true if an entry's key is readable. The block of a long key must belong to no other
 /// entry.
-fn has_key(d: &Directory, entry: u32, blocks: &mut BTreeSet<u32>) -> bool {
+fn has_key(d: &Directory, entry: EntryNo, blocks: &mut BTreeSet<u32>) -> bool {
     let bytes = key_bytes(d, entry);
-    let block = d.names[entry as usize].key.peek() >> 16;
+    let block = d.names[entry.index()].key.peek() >> 16;
     let is_block = |block| block != 0 && block < d.long_names.len() as u64;
     bytes <= INLINE_BYTES
         || bytes <= INLINE_BYTES + size_of::<LongName>() && is_block(block) && blocks.insert(block as u32)
@@ -27,8 +28,8 @@ impl Names {
         let end = d.head().names_end.peek().min(d.names.len() as u64) as u32;
         let (mut used, mut blocks) = (EntrySet::below(end), BTreeSet::new());
         it.table = Table::restore(d, |place| {
-            let is_own = |entry: u32| PlaceWord::new(d.names[entry as usize].hash.peek(), entry) == place;
-            let is_name = place.entry() < end
+            let is_own = |entry: EntryNo| PlaceWord::new(d.names[entry.index()].hash.peek(), entry) == place;
+            let is_name = place.entry().get() < end
                 && is_own(place.entry())
                 && !used.contains(place.entry())
                 && has_key(d, place.entry(), &mut blocks);

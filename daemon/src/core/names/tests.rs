@@ -2,6 +2,7 @@ use super::colliding::chosen_keys;
 use super::*;
 use std::collections::BTreeSet;
 use tensorlend_layout::directory::Geometry;
+use tensorlend_layout::number::CellNo;
 use tensorlend_layout::random::splitmix64;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::search::Search;
@@ -52,17 +53,22 @@ impl World {
     }
 
     /// Makes an entry lead to a cell of client 3.
-    fn live(&mut self, entry: u32, cell: u32) -> OwnerWord {
+    fn live(&mut self, entry: EntryNo, cell: CellNo) -> OwnerWord {
         let after = super::owner_word_of(&self.d, entry).then_live(tensorlend_layout::number::ClientNo::new(3), cell);
         self.names.set(&self.d, entry, after);
         after
     }
 
-    fn bind(&mut self, key: &[u8], cell: u32) -> Result<(u32, OwnerWord), Full> {
+    fn bind(&mut self, key: &[u8], cell: CellNo) -> Result<(EntryNo, OwnerWord), Full> {
         self.bind_as(key, cell, |_| true)
     }
 
-    fn bind_as(&mut self, key: &[u8], cell: u32, is_own: impl Fn(OwnerWord) -> bool) -> Result<(u32, OwnerWord), Full> {
+    fn bind_as(
+        &mut self,
+        key: &[u8],
+        cell: CellNo,
+        is_own: impl Fn(OwnerWord) -> bool,
+    ) -> Result<(EntryNo, OwnerWord), Full> {
         let entry = self.names.place(&self.d, key, is_own)?;
         let owner_word = self.live(entry, cell);
         self.serve();
@@ -101,14 +107,14 @@ impl World {
 fn thousands_of_names_grow_the_table_and_never_move() {
     for discards in [true, false] {
         let mut w = World::new(20_000, discards);
-        let bound: Vec<(u32, OwnerWord)> =
-            (0..20_000).map(|i| w.bind(format!("name {i}").as_bytes(), i).unwrap()).collect();
-        assert_eq!(w.bind(b"one more", 1), Err(Full::Names));
+        let bound: Vec<(EntryNo, OwnerWord)> =
+            (0..20_000).map(|i| w.bind(format!("name {i}").as_bytes(), CellNo::new(i)).unwrap()).collect();
+        assert_eq!(w.bind(b"one more", CellNo::new(1)), Err(Full::Names));
         w.check();
         assert_eq!(w.d.table().places(), 32768);
         for (i, &(entry, owner_word)) in bound.iter().enumerate() {
             let found = live_owner_word(&w.d, format!("name {i}").as_bytes()).unwrap();
-            assert_eq!((found.entry, found.owner_word, owner_word.cell()), (entry, owner_word, i as u32));
+            assert_eq!((found.entry, found.owner_word, owner_word.cell().index()), (entry, owner_word, i));
         }
         for i in 0..20_000u32 {
             w.bury(format!("name {i}").as_bytes());
@@ -117,8 +123,8 @@ fn thousands_of_names_grow_the_table_and_never_move() {
         assert_eq!((w.names.live(), w.d.table().places()), (0, 1 << FIRST_TABLE_LOG2), "the table shrinks");
         assert_eq!(w.discarded > 0, discards);
         for i in 0..20_000u32 {
-            let (entry, owner_word) = w.bind(format!("other {i}").as_bytes(), i).unwrap();
-            let (_, before) = bound[entry as usize - 1];
+            let (entry, owner_word) = w.bind(format!("other {i}").as_bytes(), CellNo::new(i)).unwrap();
+            let (_, before) = bound[entry.index() - 1];
             assert!(
                 owner_word.version() > before.version(),
                 "no owner word is used twice, even if its memory was made again"
@@ -134,7 +140,7 @@ fn a_table_grows_by_one_slice_in_a_turn() {
     let mut w = World::new(200_000, true);
     for i in 0.. {
         let entry = w.names.place(&w.d, format!("name {i}").as_bytes(), |_| true).unwrap();
-        w.live(entry, i);
+        w.live(entry, CellNo::new(i));
         w.names.take_discarded();
         for extent in w.names.order(&w.d, 0) {
             w.names.arrived(&w.d, extent.at, Ok(()));
@@ -191,7 +197,7 @@ fn names_come_and_go_while_a_table_is_built() {
                 let random = splitmix64(&mut seed);
                 if random >> 62 != 0 || there.is_empty() {
                     let entry = w.names.place(&w.d, &key(fresh), |_| true).unwrap();
-                    w.live(entry, fresh);
+                    w.live(entry, CellNo::new(fresh));
                     there.insert(fresh);
                     fresh += 1;
                 } else {
@@ -206,7 +212,7 @@ fn names_come_and_go_while_a_table_is_built() {
         w.check();
         assert!(built > 30, "{built}");
         for i in 0..fresh {
-            let found = live_owner_word(&w.d, &key(i)).map(|f| f.owner_word.cell());
+            let found = live_owner_word(&w.d, &key(i)).map(|f| f.owner_word.cell().get());
             assert_eq!(found, there.contains(&i).then_some(i));
         }
     }
@@ -217,21 +223,23 @@ fn keys_whose_searches_are_alike_are_refused_to_their_own_user_alone() {
     let mut w = World::new(8192, true);
     let honest = b"model/weights";
     let alike = chosen_keys(&w.d, w.d.hash(honest), 28);
-    let theirs = |owner_word: OwnerWord| owner_word.cell() == 1;
+    let theirs = |owner_word: OwnerWord| owner_word.cell() == CellNo::new(1);
     let mut bound = 0;
-    let refused =
-        alike.map(|key| w.bind_as(&key, 1, theirs)).inspect(|it| bound += u64::from(it.is_ok())).find_map(Result::err);
+    let refused = alike
+        .map(|key| w.bind_as(&key, CellNo::new(1), theirs))
+        .inspect(|it| bound += u64::from(it.is_ok()))
+        .find_map(Result::err);
     assert_eq!((refused, bound), (Some(Full::Collision), SEARCH_MAX + 1));
     assert_eq!(w.passed(honest), SEARCH_MAX + 1);
-    w.bind_as(honest, 2, |owner_word| owner_word.cell() == 2).unwrap();
-    assert_eq!(live_owner_word(&w.d, honest).unwrap().owner_word.cell(), 2);
+    w.bind_as(honest, CellNo::new(2), |owner_word| owner_word.cell() == CellNo::new(2)).unwrap();
+    assert_eq!(live_owner_word(&w.d, honest).unwrap().owner_word.cell(), CellNo::new(2));
     w.check();
     // The daemon adds an announced name even where it refuses a requested one.
     let more: Vec<_> = chosen_keys(&w.d, w.d.hash(honest), 28).skip(bound as usize).take(10).collect();
     for key in more {
-        assert_eq!(w.bind_as(&key, 1, theirs), Err(Full::Collision));
+        assert_eq!(w.bind_as(&key, CellNo::new(1), theirs), Err(Full::Collision));
         let entry = w.names.place_announced(&w.d, &key, theirs).unwrap();
-        w.live(entry, 1);
+        w.live(entry, CellNo::new(1));
         w.bury(&key);
     }
     w.check();
@@ -259,7 +267,7 @@ fn keys_that_stand_in_a_names_way_are_spread_by_the_next_table() {
         let first = Search::new(w.d.hash(&key), w.d.table_seed(table), table.log2()).next().unwrap();
         if way[&first] * 8 < in_table + 64 {
             // The names belong to many users: a single one would be refused.
-            w.bind_as(&key, 1, |_| false).unwrap();
+            w.bind_as(&key, CellNo::new(1), |_| false).unwrap();
             keys.push(key);
             in_table += 1;
             longest = longest.max(w.passed(wanted));
@@ -269,10 +277,10 @@ fn keys_that_stand_in_a_names_way_are_spread_by_the_next_table() {
     assert!(longest > SEARCH_MAX, "{longest}");
     // The daemon does not refuse the name, since none of the passed names belongs to its user. In the next table the search for
     // it passes few places.
-    w.bind_as(wanted, 2, |owner_word| owner_word.cell() == 2).unwrap();
+    w.bind_as(wanted, CellNo::new(2), |owner_word| owner_word.cell() == CellNo::new(2)).unwrap();
     let names: Vec<Vec<u8>> = (0..2_000).map(|i| format!("an honest name, number {i}").into_bytes()).collect();
     for name in &names {
-        w.bind_as(name, 2, |owner_word| owner_word.cell() == 2).unwrap();
+        w.bind_as(name, CellNo::new(2), |owner_word| owner_word.cell() == CellNo::new(2)).unwrap();
     }
     let after = w.passed(wanted);
     assert!(after < CROWDED, "{after}");
@@ -304,15 +312,15 @@ fn a_place_is_passed_as_long_as_one_behind_it_is_reached_through_it() {
         (0..1_000_000).map(|i| format!("{first}{i}").into_bytes()).find(|k| begins(w, k) == begins(w, b"a")).unwrap()
     };
     let (b, c) = (alike(&w, 'b'), alike(&w, 'c'));
-    let (at_a, first) = w.bind(b"a", 1).unwrap();
-    let (at_b, _) = w.bind(&b, 2).unwrap();
+    let (at_a, first) = w.bind(b"a", CellNo::new(1)).unwrap();
+    let (at_b, _) = w.bind(&b, CellNo::new(2)).unwrap();
     w.bury(b"a");
     assert_eq!((w.passed_over(), live_owner_word(&w.d, &b).unwrap().entry), (1, at_b));
-    let (again, second) = w.bind(b"a", 1).unwrap();
+    let (again, second) = w.bind(b"a", CellNo::new(1)).unwrap();
     assert_eq!((again, w.passed_over()), (at_a, 0), "the place and the entry are used again");
     assert_ne!(first, second, "the version tells the two lives apart");
     w.bury(b"a");
-    assert_eq!(w.bind(&c, 3).unwrap().0, at_a);
+    assert_eq!(w.bind(&c, CellNo::new(3)).unwrap().0, at_a);
     assert!(find(&w.d, b"a").is_none());
     w.bury(&c);
     w.bury(&b);
@@ -326,12 +334,12 @@ fn long_names_take_blocks_and_give_them_back() {
     let key = |i: u32| format!("{i:0>200}").into_bytes();
     for round in 0..3 {
         for i in 0..255 {
-            w.bind(&key(i + round), i).unwrap();
+            w.bind(&key(i + round), CellNo::new(i)).unwrap();
         }
-        assert_eq!(w.bind(&key(1000), 1), Err(Full::LongNames));
+        assert_eq!(w.bind(&key(1000), CellNo::new(1)), Err(Full::LongNames));
         for i in 0..255 {
             let found = live_owner_word(&w.d, &key(i + round)).unwrap();
-            assert_eq!(w.d.key(&w.d.names[found.entry as usize]), Some(key(i + round)));
+            assert_eq!(w.d.key(&w.d.names[found.entry.index()]), Some(key(i + round)));
             w.bury(&key(i + round));
         }
         w.check();
@@ -344,11 +352,11 @@ fn blocks_of_long_names_come_as_they_are_needed() {
     let before = w.ordered;
     let key = |i: u32| format!("{i:0>120}").into_bytes();
     for i in 0..2047 {
-        w.bind(&key(i), i).unwrap();
+        w.bind(&key(i), CellNo::new(i)).unwrap();
     }
-    assert_eq!(w.bind(&key(5000), 1), Err(Full::LongNames));
+    assert_eq!(w.bind(&key(5000), CellNo::new(1)), Err(Full::LongNames));
     assert!(w.ordered > before);
-    (0..2047).for_each(|i| assert_eq!(live_owner_word(&w.d, &key(i)).unwrap().owner_word.cell(), i));
+    (0..2047).for_each(|i| assert_eq!(live_owner_word(&w.d, &key(i)).unwrap().owner_word.cell(), CellNo::new(i)));
     w.check();
 }
 
@@ -357,7 +365,7 @@ fn churn_does_not_fill_the_last_table() {
     for discards in [true, false] {
         let mut w = World::new(1024, discards);
         for i in 0..50_000u32 {
-            w.bind(format!("churn {i}").as_bytes(), i).unwrap();
+            w.bind(format!("churn {i}").as_bytes(), CellNo::new(i)).unwrap();
             if i >= 900 {
                 w.bury(format!("churn {}", i - 900).as_bytes());
             }
@@ -375,7 +383,7 @@ fn without_memory_names_are_refused_until_there_is_some() {
             Ok(entry) => entry,
             Err(full) => break full,
         };
-        w.live(entry, bound);
+        w.live(entry, CellNo::new(bound));
         bound += 1;
         for extent in w.names.order(&w.d, 0) {
             w.names.arrived(&w.d, extent.at, Err("no space".into()));
@@ -385,7 +393,7 @@ fn without_memory_names_are_refused_until_there_is_some() {
     assert!(bound >= 512);
     w.check();
     w.serve();
-    w.bind(format!("name {bound}").as_bytes(), bound).unwrap();
+    w.bind(format!("name {bound}").as_bytes(), CellNo::new(bound)).unwrap();
     w.check();
 }
 
@@ -394,7 +402,7 @@ fn memory_follows_the_names_up_and_down() {
     let mut w = World::new(200_000, true);
     let least = w.ordered;
     for i in 0..100_000u32 {
-        w.bind(&format!("{i:0>32}").into_bytes(), i).unwrap();
+        w.bind(&format!("{i:0>32}").into_bytes(), CellNo::new(i)).unwrap();
     }
     let held = w.ordered - w.discarded - least;
     assert!(held <= 160 * 100_000, "{held}");
@@ -410,16 +418,16 @@ fn memory_follows_the_names_up_and_down() {
 #[test]
 fn keys_that_cannot_be_read_are_not_restored() {
     let long = |number: u32| format!("{}{number}", "n".repeat(120)).into_bytes();
-    let forgeries: [fn(&World, u32, u32); 4] = [
-        |w, of, _| w.d.names[of as usize].key.set(0x82 | u64::from(u32::MAX) << 16),
-        |w, of, _| w.d.names[of as usize].key.set(0x82 | (w.d.long_names.len() as u64) << 16),
-        |w, of, other| w.d.names[of as usize].key.set(w.d.names[other as usize].key.peek()),
-        |w, of, _| w.d.names[of as usize].key.set(0xFFFF),
+    let forgeries: [fn(&World, EntryNo, EntryNo); 4] = [
+        |w, of, _| w.d.names[of.index()].key.set(0x82 | u64::from(u32::MAX) << 16),
+        |w, of, _| w.d.names[of.index()].key.set(0x82 | (w.d.long_names.len() as u64) << 16),
+        |w, of, other| w.d.names[of.index()].key.set(w.d.names[other.index()].key.peek()),
+        |w, of, _| w.d.names[of.index()].key.set(0xFFFF),
     ];
     for forge in forgeries {
         let mut w = World::new(512, false);
-        let (other, _) = w.bind(&long(1), 1).unwrap();
-        let (forged, _) = w.bind(&long(2), 2).unwrap();
+        let (other, _) = w.bind(&long(1), CellNo::new(1)).unwrap();
+        let (forged, _) = w.bind(&long(2), CellNo::new(2)).unwrap();
         forge(&w, forged, other);
         w.names = Names::restore(&w.d, 512, false, 0, 12);
         w.check();
@@ -427,7 +435,7 @@ fn keys_that_cannot_be_read_are_not_restored() {
         let (used, free) = w.names.blocks.counts();
         assert!(used <= 3 && free <= 2);
         for number in 3..=200 {
-            w.bind(&long(number), number).unwrap();
+            w.bind(&long(number), CellNo::new(number)).unwrap();
         }
         w.check();
     }

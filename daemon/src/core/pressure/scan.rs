@@ -17,7 +17,7 @@ use crate::core::stream::Streams;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::catalogue::RING;
 use tensorlend_layout::leases::{LeaseTable, scan_fence};
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{CellNo, ClientNo, EntryNo, SlotNo};
 use tensorlend_layout::tensor::SlotInfo;
 use tensorlend_layout::word::{Cell, LeaseWord, OwnerWord, SLOT_NONE};
 
@@ -30,7 +30,7 @@ enum Stage {
     /// Reads the lease tables of the clients from this number on.
     Tables(Option<ClientNo>),
     /// Reads the names of the current owner from this entry on.
-    Names(u32),
+    Names(EntryNo),
     /// Reads the announcements of the current owner.
     Announced,
     /// Reads the streams of the current owner from this position on.
@@ -94,7 +94,7 @@ impl Scan {
         self.words = self.leases.values().next().into_iter().flatten().map(|held| held.word).collect();
         self.named.clear();
         self.reach = Reach::default();
-        self.stage = Stage::Names(0);
+        self.stage = Stage::Names(EntryNo::new(0));
     }
 
     /// Records that a name, an announcement or a stream leads to this value of the current owner.
@@ -116,7 +116,7 @@ fn host_bytes(segment: &Segment) -> u64 {
 }
 
 /// Returns the bytes of the chain that begins at `slot`, as its owner reports them.
-fn chain_bytes(env: &mut Env, client: &Client, slot: u32) -> u64 {
+fn chain_bytes(env: &mut Env, client: &Client, slot: SlotNo) -> u64 {
     let most: u64 = client.segments.values().map(host_bytes).sum();
     let (mut at, mut bytes, mut reach, mut left) = (slot, 0u64, BTreeSet::new(), CHAIN_MAX);
     while at != SLOT_NONE
@@ -134,7 +134,7 @@ fn chain_bytes(env: &mut Env, client: &Client, slot: u32) -> u64 {
 }
 
 /// Returns the bytes of the segments that the chain of `slot` passes and that no name or stream leads to.
-fn held_bytes(env: &mut Env, client: &Client, slot: u32, named: &Reach) -> u64 {
+fn held_bytes(env: &mut Env, client: &Client, slot: SlotNo, named: &Reach) -> u64 {
     let (mut held, mut left) = (Reach::default(), CHAIN_MAX);
     held.begin(slot, None);
     held.follow(client, || {
@@ -220,7 +220,7 @@ impl Pressure {
         bindings: &Bindings,
         scan: &mut Scan,
         Owner { number: owner, client }: Owner<'_>,
-        next: u32,
+        next: EntryNo,
     ) {
         let entries = bindings.names().owned().of_from(owner, next, ENTRIES_STEP);
         let Some(&last) = entries.last() else {
@@ -230,7 +230,7 @@ impl Pressure {
         scan.stage = Stage::Names(last + 1);
         for entry in entries {
             env.chores.spend(READ);
-            let owner_word = OwnerWord(context.directory.names[entry as usize].owner_word.peek());
+            let owner_word = OwnerWord(context.directory.names[entry.index()].owner_word.peek());
             let Some(value) = client.value(owner_word.cell()) else { continue };
             scan.note(owner, client, value);
             if !scan.reach.follow(client, || env.chores.spend(1)) {
@@ -252,7 +252,7 @@ impl Pressure {
         let waiting = client.ring_head().wrapping_sub(absorbed).min(RING as u64);
         env.chores.spend(waiting as u32);
         for announcement in client.announcements(absorbed, absorbed + waiting) {
-            if let Some(value) = client.value(announcement as u32 & 0xFF_FFFF) {
+            if let Some(value) = client.value(CellNo::low(announcement)) {
                 scan.note(owner, client, value);
             }
         }

@@ -18,6 +18,7 @@ use crate::core::namespace::Namespace;
 use crate::core::parts::Parts;
 use crate::core::range::SegmentId;
 use std::collections::BTreeSet;
+use tensorlend_layout::number::{EntryNo, SegmentLine};
 use tensorlend_layout::wire::{Allocator, Export, LendingId};
 use tensorlend_layout::word::{OwnerWord, RangeWord};
 
@@ -29,9 +30,9 @@ impl Namespace {
         env: &mut Env,
         descriptors: &mut Descriptors,
         unused: &mut BTreeSet<MemId>,
-        entry: u32,
+        entry: SegmentLine,
     ) -> bool {
-        let line = &self.context.directory.segments[entry as usize];
+        let line = &self.context.directory.segments[entry.index()];
         let (range, bytes, since_ns) = (RangeWord(line.range.peek()), line.bytes.peek(), line.since_ns.peek());
         let key = SegmentId { owner: range.owner(), base: range.base() };
         let place = DeviceLocation::of(line.place.peek()).filter(|place| place.allocator != Allocator::Async);
@@ -87,12 +88,12 @@ impl Namespace {
             let Some(client) = self.members.get_mut(owner) else { continue };
             client.has_lost = true;
             let client = &self.members[owner];
-            let slots = range.base()..range.base().saturating_add(range.slots());
-            let leads_there = |entry: &u32| {
-                let owner_word = OwnerWord(self.context.directory.names[*entry as usize].owner_word.peek());
+            let slots = range.base()..range.base() + range.slots();
+            let leads_there = |entry: &EntryNo| {
+                let owner_word = OwnerWord(self.context.directory.names[entry.index()].owner_word.peek());
                 client.value(owner_word.cell()).is_some_and(|cell| cell.is_value() && slots.contains(&cell.slot()))
             };
-            let gone: Vec<u32> = self.bindings.names().owned().of(owner).into_iter().filter(leads_there).collect();
+            let gone: Vec<EntryNo> = self.bindings.names().owned().of(owner).into_iter().filter(leads_there).collect();
             names += gone.len();
             for entry in gone {
                 self.bindings.remove(

@@ -31,7 +31,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tensorlend_layout::catalogue::{CELL_PARTS, RING};
 use tensorlend_layout::directory::Bitmap;
 use tensorlend_layout::directory::{Directory, MemberEntry};
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{ClientNo, EntryNo, SegmentLine};
 use tensorlend_layout::raw::View;
 use tensorlend_layout::stream::CAPACITY_MAX;
 use tensorlend_layout::word::{Absorbed, Member, MemberState, OwnerWord, RangeWord};
@@ -263,7 +263,7 @@ impl Namespace {
             | Label::Cells { owner, .. }
             | Label::Slots { owner, .. } => (owner, Kind::Sheet),
             Label::Ring { place, .. } => {
-                (ClientNo::low(self.context.directory.streams.get(place as usize)?.catalogue.peek()), Kind::Sheet)
+                (ClientNo::low(self.context.directory.streams.get(place.index())?.catalogue.peek()), Kind::Sheet)
             }
             Label::DeviceSegment { owner, .. } => (owner, Kind::Device),
             // Only daemons have ever had such a descriptor.
@@ -365,8 +365,8 @@ impl Namespace {
     ) -> Vec<RangeWord> {
         let mut on_devices = Vec::new();
         let mut lent: BTreeMap<ClientNo, u64> = BTreeMap::new();
-        for place in 0..self.context.directory.segments.len() as u32 {
-            let line = &self.context.directory.segments[place as usize];
+        for place in (0..self.context.directory.segments.len()).filter_map(SegmentLine::at) {
+            let line = &self.context.directory.segments[place.index()];
             let (range, bytes) = (RangeWord(line.range.peek()), line.bytes.peek());
             let is_on_device = range.is_lent() && line.place.peek() != 0;
             if is_on_device {
@@ -402,9 +402,9 @@ impl Namespace {
         env: &mut Env,
         descriptors: &mut Descriptors,
         unused: &mut BTreeSet<MemId>,
-        place: u32,
+        place: SegmentLine,
     ) -> Option<Segment> {
-        let line = &self.context.directory.segments[place as usize];
+        let line = &self.context.directory.segments[place.index()];
         let (range, bytes) = (RangeWord(line.range.peek()), line.bytes.peek());
         let key = SegmentId { owner: range.owner(), base: range.base() };
         let found = descriptors.bytes_of(env, key, bytes);
@@ -446,9 +446,9 @@ impl Namespace {
     /// Returns the number of names without a value that still exists. The daemon removes these names
     /// when their owners have ended: see `survey_names`.
     fn lost_names(&self) -> usize {
-        let is_lost = |&(owner, entry): &(ClientNo, u32)| {
+        let is_lost = |&(owner, entry): &(ClientNo, EntryNo)| {
             let Some(owner) = self.members.get(owner) else { return true };
-            let owner_word = OwnerWord(self.context.directory.names[entry as usize].owner_word.peek());
+            let owner_word = OwnerWord(self.context.directory.names[entry.index()].owner_word.peek());
             // A cell that exists has no value if its owner has deleted the value.
             let value = owner.value(owner_word.cell());
             value.is_none_or(|cell| cell.is_value() && !owner.has_bytes_of(cell.slot()))
@@ -457,8 +457,8 @@ impl Namespace {
     }
 
     /// Frees a table entry that is already free, or whose segment was lost.
-    fn unlist_lost(&mut self, place: u32) {
-        let line = &self.context.directory.segments[place as usize];
+    fn unlist_lost(&mut self, place: SegmentLine) {
+        let line = &self.context.directory.segments[place.index()];
         let range = RangeWord(line.range.peek());
         if range.is_lent() {
             line.range.set(0);
@@ -472,7 +472,7 @@ impl Namespace {
 
 /// Returns the owner of a ring. The ring must have the length that the directory records.
 fn ring_owner(d: &Directory, RingId { place, id }: RingId, bytes: u64) -> Option<ClientNo> {
-    let line = d.streams.get(place as usize)?;
+    let line = d.streams.get(place.index())?;
     let capacity = u32::try_from(line.capacity.peek()).ok().filter(|it| it.is_power_of_two() && *it <= CAPACITY_MAX)?;
     let whole = bytes == length::ring(capacity);
     (line.id.peek() == id && whole).then(|| ClientNo::low(line.catalogue.peek()))

@@ -12,7 +12,7 @@ use crate::core::orders::{Making, Order};
 use crate::core::parts::Parts;
 use crate::core::range::{SegmentSize, SizeOnDevice, SlotRange};
 use tensorlend_layout::directory::DEVICES;
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{ClientNo, SegmentLine, SlotNo};
 use tensorlend_layout::wire::{Allocator, DeviceSegment, LendingId, Refusal, Reply};
 use tensorlend_layout::word::RangeWord;
 
@@ -76,7 +76,7 @@ impl Segments {
         devices: &mut Devices,
         SlotRange { owner, base, log2 }: SlotRange,
         [segment, slots]: [Making; 2],
-        entry: u32,
+        entry: SegmentLine,
     ) -> Outcome {
         let bytes = segment.segment_bytes.expect("it is a segment");
         let number = segment.device.expect("it is on a device");
@@ -84,7 +84,7 @@ impl Segments {
         let since_ns = parts.env.devices.lending_ns(parts.env.clock.now_ns());
         let allocator = parts.env.devices[number].settings.allocator;
         let place = DeviceLocation { device: devices.place_of(number).expect("seen when it was asked for"), allocator };
-        let line = &parts.context.directory.segments[entry as usize];
+        let line = &parts.context.directory.segments[entry.index()];
         line.bytes.put(bytes);
         line.since_ns.put(since_ns);
         line.place.put(place.word());
@@ -123,7 +123,7 @@ impl Segments {
 
     /// Returns the response that describes a device segment to its owner or a reader. Returns
     /// `None` for host memory.
-    pub fn describe_on_device(parts: &Parts<'_>, owner: ClientNo, base: u32) -> Option<DeviceSegment> {
+    pub fn describe_on_device(parts: &Parts<'_>, owner: ClientNo, base: SlotNo) -> Option<DeviceSegment> {
         let segment = parts.members.get(owner)?.segments.get(&base)?;
         let OnDevice { number, since_ns, export } = segment.device?;
         Some(DeviceSegment {

@@ -32,7 +32,7 @@ use crate::core::orders::{Making, Part, Purpose};
 use crate::core::parts::Parts;
 use crate::core::settings::{Payer, SpillSettings};
 use crate::core::spills::{SpillWrite, Whose};
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{ClientNo, SlotNo};
 use tensorlend_layout::size::bytes_exact;
 use tensorlend_layout::wire::{LimitKind, Refusal};
 
@@ -103,7 +103,7 @@ impl Segments {
             let whole = client.segments.iter().filter(move |(_, s)| (gone || s.released_ns.is_some()) && is_whole(s));
             whole.map(move |(&base, segment)| Candidate {
                 tried_ns: segment.tried_ns,
-                since_ns: context.directory.segments[segment.entry as usize].since_ns.peek(),
+                since_ns: context.directory.segments[segment.entry.index()].since_ns.peek(),
                 whose: Whose { namespace: context.ledger.id(), number, base },
                 uid: client.uid,
                 bytes: segment.bytes,
@@ -159,7 +159,7 @@ impl Segments {
     }
 
     /// Handles a request for a segment that may be in a file. Returns `None` for a segment in memory, which the caller lends.
-    pub fn recall(parts: &mut Parts<'_>, number: ClientNo, base: u32) -> Option<Answer> {
+    pub fn recall(parts: &mut Parts<'_>, number: ClientNo, base: SlotNo) -> Option<Answer> {
         let (id, client) = (parts.context.ledger.id(), parts.members.me(number));
         let uid = client.uid;
         let segment = client.segments.get_mut(base).expect("the caller found it");

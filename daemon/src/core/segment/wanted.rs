@@ -77,7 +77,7 @@ impl Segments {
                         wanted.push((number, base));
                     }
                 } else if is_new && asks {
-                    let since_ns = parts.context.directory.segments[segment.entry as usize].since_ns.peek();
+                    let since_ns = parts.context.directory.segments[segment.entry.index()].since_ns.peek();
                     of_living.push((since_ns, number, base));
                 }
             }

@@ -15,6 +15,7 @@ use crate::core::parts::Parts;
 use crate::core::settings::{Peer, Role};
 use crate::core::versions::Versions;
 use std::collections::BTreeSet;
+use tensorlend_layout::number::SlotNo;
 use tensorlend_layout::wire::{Refusal, Reply, Return};
 
 impl Core {
@@ -55,9 +56,10 @@ impl Core {
         {
             return Err(unknown());
         }
-        let released: BTreeSet<u32> = back.shelved.iter().copied().collect();
-        let known =
-            |base: &u32| client.segments.get(base).is_some_and(|segment| !segment.is_lost() || released.contains(base));
+        let released: BTreeSet<SlotNo> = back.shelved.iter().copied().collect();
+        let known = |base: &SlotNo| {
+            client.segments.get(base).is_some_and(|segment| !segment.is_lost() || released.contains(base))
+        };
         let has_more = back.segments.iter().flatten().any(|base| !known(base))
             || back.segments.is_none() && (client.has_lost || client.segments.values().any(Segment::is_lost))
             || back.cells != u8::MAX && usize::from(back.cells) > client.sheets.further_parts();
@@ -79,7 +81,7 @@ impl Core {
         self.conns.get_mut(&conn).expect("the requester is connected").joined =
             Some(Joined { namespace: id, number: back.client, role });
         if let Some(segments) = &back.segments {
-            let lent: Vec<u32> = self.namespaces[&id].members[back.client].segments.keys().copied().collect();
+            let lent: Vec<SlotNo> = self.namespaces[&id].members[back.client].segments.keys().copied().collect();
             let namespace = self.namespaces.get_mut(&id).expect("found above");
             // The previous daemon ended while it lent or reclaimed this segment, so the client does
             // not have the segment.

@@ -9,7 +9,7 @@ use crate::core::parts::Parts;
 use crate::core::range::{SegmentSize, SizeOnDevice};
 use crate::core::segment::Segments;
 use std::collections::BTreeMap;
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{ClientNo, SlotNo};
 use tensorlend_layout::wire::{LimitKind, Refusal, SpillFault};
 
 /// The result of a survey of disconnected clients for memory that is out of use.
@@ -59,7 +59,7 @@ impl Core {
 
     /// Handles a request for the segment of a client's slot. If the segment is in a file and a
     /// limit refuses memory for it, the daemon spills other segments.
-    pub(super) fn segment_of(&mut self, asker: Asker, number: ClientNo, slot: u32) -> Answer {
+    pub(super) fn segment_of(&mut self, asker: Asker, number: ClientNo, slot: SlotNo) -> Answer {
         let namespace = self.namespaces.get_mut(&asker.joined.namespace).expect("it has a client");
         // The memory counts for the segment's owner.
         let owner = namespace.members.get(number).map(|owner| owner.uid);

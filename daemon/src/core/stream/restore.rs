@@ -12,7 +12,7 @@ use crate::core::parts::Parts;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::directory::StreamEntry;
 use tensorlend_layout::name::{self, KeyKind};
-use tensorlend_layout::number::{ClientNo, CursorNo};
+use tensorlend_layout::number::{ClientNo, CursorNo, StreamLine};
 use tensorlend_layout::wire::Policy;
 use tensorlend_layout::word::SubscriberWord;
 
@@ -26,7 +26,7 @@ pub type Rings = BTreeMap<RingId, Part>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RingId {
     /// The stream's entry in the table of streams.
-    pub place: u32,
+    pub place: StreamLine,
     /// The stream's id.
     pub id: u64,
 }
@@ -48,8 +48,8 @@ impl Streams {
         let mut streams = Streams::new(parts.context.ledger.limits().streams_max);
         for (entry, owner_word, key) in parts.context.directory.live_keys(KeyKind::Stream, Some) {
             let Some((KeyKind::Stream, name)) = name::parse(&key) else { continue };
-            let (place, producer) = (owner_word.cell(), owner_word.owner());
-            let line = parts.context.directory.streams.get(place as usize).filter(|line| line.id.peek() <= IDS_MAX);
+            let (place, producer) = (owner_word.stream(), owner_word.owner());
+            let line = parts.context.directory.streams.get(place.index()).filter(|line| line.id.peek() <= IDS_MAX);
             let id = line.map_or(0, |line| line.id.peek());
             newest = newest.max(id);
             let stream = line.filter(|_| parts.members.get(producer).is_some()).and_then(|line| {
@@ -75,7 +75,7 @@ impl Streams {
         }
         streams.places.retain(|place| !streams.table.contains_key(place));
         for &place in &streams.places {
-            let line = &parts.context.directory.streams[place as usize];
+            let line = &parts.context.directory.streams[place.index()];
             line.id.set(0);
             line.subscribers.iter().for_each(|word| word.set(0));
             line.subscribers_count.set(0);

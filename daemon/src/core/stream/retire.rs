@@ -15,7 +15,7 @@ use crate::core::context::Context;
 use crate::core::env::Env;
 use crate::core::members::Members;
 use crate::core::parts::Parts;
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{ClientNo, StreamLine};
 use tensorlend_layout::wire::Reply;
 
 /// Maximum number of streams that one turn retires. The daemon serves other requests between turns.
@@ -31,7 +31,7 @@ impl Streams {
     }
 
     /// Updates the idle time of a stream that may have become idle, or is used again.
-    pub(super) fn update_idle_time(&mut self, env: &Env, members: &Members, place: u32) {
+    pub(super) fn update_idle_time(&mut self, env: &Env, members: &Members, place: StreamLine) {
         let Some(stream) = self.table.get(&place) else { return };
         let idle = stream.subscribers.is_empty() && !Self::is_produced(members, stream);
         let stream = self.table.get_mut(&place).expect("seen above");
@@ -74,13 +74,13 @@ impl Streams {
     pub(super) fn retire_oldest(&mut self, parts: &mut Parts<'_>, bindings: &mut Bindings, uid: Option<u32>) -> bool {
         let owner = |uid: Option<u32>| uid.map(|uid| parts.context.ledger.owner_of(uid));
         let of_uid =
-            |place: &u32| uid.is_none() || owner(uid) == owner(parts.members.uid_of(self.table[place].producer));
+            |place: &StreamLine| uid.is_none() || owner(uid) == owner(parts.members.uid_of(self.table[place].producer));
         let Some(place) = self.idle.iter().map(|&(_, _, place)| place).find(of_uid) else { return false };
         self.retire(parts, bindings, place, "its place is needed");
         true
     }
 
-    fn retire(&mut self, parts: &mut Parts<'_>, bindings: &mut Bindings, place: u32, why: &str) {
+    fn retire(&mut self, parts: &mut Parts<'_>, bindings: &mut Bindings, place: StreamLine, why: &str) {
         tracing::debug!(
             namespace = parts.context.ledger.name(),
             stream = self.table[&place].name,

@@ -5,12 +5,13 @@ use super::super::members::Members;
 use super::{Stream, Streams, Subscriber};
 use std::mem::offset_of;
 use tensorlend_layout::leases::{CURSORS, Cursor, LeaseTable};
+use tensorlend_layout::number::StreamLine;
 use tensorlend_layout::stream::StreamRing;
 use tensorlend_layout::wire::{STREAMS_SHOWN_MAX, Shown, StreamShown, SubscriberShown};
 
 impl Streams {
     /// Returns the streams from this index on, with the progress of their subscribers.
-    pub fn show(&self, members: &Members, from: u32) -> Shown {
+    pub fn show(&self, members: &Members, from: StreamLine) -> Shown {
         let mut all = self.table.range(from..);
         let streams = all.by_ref().take(STREAMS_SHOWN_MAX).map(|(&index, stream)| stream.show(members, index));
         Shown::Streams { streams: streams.collect(), next: all.next().map(|(&index, _)| index) }
@@ -18,7 +19,7 @@ impl Streams {
 }
 
 impl Stream {
-    fn show(&self, members: &Members, index: u32) -> StreamShown {
+    fn show(&self, members: &Members, index: StreamLine) -> StreamShown {
         let word = |offset| self.ring.view.word(offset).unwrap_or(0);
         let (tail, sent) = (word(offset_of!(StreamRing, tail)), word(offset_of!(StreamRing, head)));
         let subscribers = self.subscribers.iter().flatten().map(|it| it.show(members, self.id, sent));

@@ -8,7 +8,7 @@ use crate::core::owners::Owners;
 use crate::core::settings::{Principal, Settings};
 use std::sync::Arc;
 use tensorlend_layout::catalogue::SlotRecord;
-use tensorlend_layout::number::CursorNo;
+use tensorlend_layout::number::{CellNo, CursorNo, SlotNo};
 use tensorlend_layout::search::SEARCH_MAX;
 use tensorlend_layout::tensor::{SlotInfo, SlotKind};
 use tensorlend_layout::wire::{LimitKind, NamespaceUse, Policy, Refusal, Reply, Request, Stat};
@@ -39,7 +39,7 @@ pub fn figures(w: &mut World, client: &Client) -> Stat {
 }
 
 /// Writes a slot's record that claims `bytes` bytes.
-pub fn write(lent: &Lent, slot: u32, generation: u64, bytes: u64) {
+pub fn write(lent: &Lent, slot: SlotNo, generation: u64, bytes: u64) {
     let records: &[SlotRecord] = lent.slots.array(4096, 16).unwrap();
     let info = SlotInfo {
         generation,
@@ -123,7 +123,7 @@ fn kept(mut settings: Settings) -> (World, Client, Client, Lent) {
     for slot in [lent.base, lent.base + 1] {
         write(&lent, slot, 1, SEGMENT / 2);
     }
-    w.bind(&a, "x", 1, Cell::new(1, lent.base));
+    w.bind(&a, "x", CellNo::new(1), Cell::new(1, lent.base));
     b.lease(0, a.number(), Cell::new(1, lent.base));
     (w, a, b, lent)
 }
@@ -301,15 +301,15 @@ fn a_user_who_chooses_names_that_collide_harms_no_other_user() {
     let hash = honest.directory.hash(b"model/weights");
     let mut names = chosen_keys(&hostile.directory, hash, 28).map(|key| String::from_utf8(key).unwrap());
     let refused = (0..).find_map(|cell| {
-        hostile.words().cells[cell as usize].cell.set(Cell::new(1, 0).0);
-        match w.ask(&hostile, &Request::Bind { name: names.next().unwrap(), cell }) {
+        hostile.words().cells[cell as usize].cell.set(Cell::new(1, SlotNo::new(0)).0);
+        match w.ask(&hostile, &Request::Bind { name: names.next().unwrap(), cell: CellNo::new(cell) }) {
             Reply::Bound { .. } => None,
             refused => Some((cell, refused)),
         }
     });
     let Some((taken, Reply::Refused(Refusal::Bad(why)))) = refused else { panic!("{refused:?}") };
     assert!(u64::from(taken) > SEARCH_MAX && why.contains("collide"), "{taken}: {why}");
-    w.bind(&honest, "model/weights", 0, Cell::new(1, 0));
+    w.bind(&honest, "model/weights", CellNo::new(0), Cell::new(1, SlotNo::new(0)));
     assert!(honest.find("model/weights").is_some());
 }
 
@@ -331,11 +331,11 @@ fn no_user_takes_all_names_of_a_shared_namespace() {
         let name = format!("a{cell}");
         if cell % 3 == 0 && a.words().ring_head.peek() < granted(&a) {
             fill(&a.words().cells[cell as usize], &name);
-            announce(&a, &name, cell);
+            announce(&a, &name, CellNo::new(cell));
             w.happen(crate::core::Event::Woken { conn: a.conn });
         } else {
-            a.words().cells[cell as usize].cell.set(Cell::new(1, 0).0);
-            match w.ask(&a, &Request::Bind { name, cell }) {
+            a.words().cells[cell as usize].cell.set(Cell::new(1, SlotNo::new(0)).0);
+            match w.ask(&a, &Request::Bind { name, cell: CellNo::new(cell) }) {
                 Reply::Bound { .. } => {}
                 refused => break full(refused),
             }
@@ -349,15 +349,18 @@ fn no_user_takes_all_names_of_a_shared_namespace() {
     // Another user finds a third of the rest, and whatever becomes free.
     let b = join(&mut w, 2, "lab");
     for cell in 0..200 {
-        w.bind(&b, &format!("b{cell}"), cell, Cell::new(1, 0));
+        w.bind(&b, &format!("b{cell}"), CellNo::new(cell), Cell::new(1, SlotNo::new(0)));
     }
     w.ask(&b, &Request::Delete { name: "a1".into() });
-    assert!(matches!(w.ask(&a, &Request::Bind { name: "b0".into(), cell: 4000 }), Reply::Refused(_)), "b has come");
+    assert!(
+        matches!(w.ask(&a, &Request::Bind { name: "b0".into(), cell: CellNo::new(4000) }), Reply::Refused(_)),
+        "b has come"
+    );
     // The daemon ends a client that announces more than it was granted, and no other.
     a.words().ring_head.set(granted(&a) + 1);
     w.happen(crate::core::Event::Woken { conn: a.conn });
     assert!(w.closed.contains(&a.conn) && !w.closed.contains(&also_a.conn));
-    w.bind(&b, "still", 201, Cell::new(1, 0));
+    w.bind(&b, "still", CellNo::new(201), Cell::new(1, SlotNo::new(0)));
 }
 
 #[test]

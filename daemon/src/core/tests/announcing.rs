@@ -8,6 +8,7 @@ use tensorlend_layout::announce::Waiting;
 use tensorlend_layout::catalogue::{CellRecord, RING};
 use tensorlend_layout::directory::key_word;
 use tensorlend_layout::name::item_key;
+use tensorlend_layout::number::{CellNo, SlotNo};
 use tensorlend_layout::search::SEARCH_MAX;
 use tensorlend_layout::wire::{APPEND_MAX, Reply, Request};
 use tensorlend_layout::word::{Absorbed, Cell, MemberState, OwnerWord};
@@ -21,15 +22,15 @@ fn many_names() -> World {
 pub fn fill(record: &CellRecord, name: &str) {
     record.name_bytes.set(name.len() as u64);
     record.name[0].set(key_word(name.as_bytes()));
-    record.cell.set(Cell::new(1, 0).0);
+    record.cell.set(Cell::new(1, SlotNo::new(0)).0);
 }
 
-pub fn announce(client: &Client, name: &str, cell: u32) {
+pub fn announce(client: &Client, name: &str, cell: CellNo) {
     client.words().announce(client.directory.hash(name.as_bytes()), cell);
 }
 
 fn bind(w: &mut World, client: &Client, name: String) -> bool {
-    matches!(w.ask(client, &Request::Bind { name, cell: 0 }), Reply::Bound { .. })
+    matches!(w.ask(client, &Request::Bind { name, cell: CellNo::new(0) }), Reply::Bound { .. })
 }
 
 #[test]
@@ -42,11 +43,11 @@ fn an_announcement_may_overtake_an_acknowledgement() {
     let view = w.view(lend[0].0);
     let records: &[CellRecord] = view.array(4096, 1024).unwrap();
     fill(&records[0], "x");
-    announce(&a, "x", 4096);
+    announce(&a, "x", CellNo::new(4096));
     w.happen(Event::Woken { conn: a.conn });
-    assert_eq!(a.find("x").map(OwnerWord::cell), Some(4096), "a completed put is lost");
+    assert_eq!(a.find("x").map(OwnerWord::cell), Some(CellNo::new(4096)), "a completed put is lost");
     w.say(a.conn, &Request::Ack);
-    assert_eq!(a.find("x").map(OwnerWord::cell), Some(4096));
+    assert_eq!(a.find("x").map(OwnerWord::cell), Some(CellNo::new(4096)));
 }
 
 #[test]
@@ -58,7 +59,7 @@ fn the_ring_of_one_who_may_only_read_counts_for_nobody() {
         Waiting::read(reader.words(), absorbed).unwrap().map_or(0, |waiting| waiting.count())
     };
     assert!(!reader.welcome.writer);
-    announce(&reader, "x", 3);
+    announce(&reader, "x", CellNo::new(3));
     assert_eq!(counts(&reader), 0, "before it has acknowledged");
     w.say(reader.conn, &Request::Ack);
     w.happen(Event::Woken { conn: reader.conn });
@@ -74,7 +75,7 @@ fn announcements_that_nobody_wakes_for_hold_no_request_up() {
         assert!(bind(&mut w, &a, format!("n{i}")));
     }
     liar.words().ring_head.set(4096);
-    w.say(a.conn, &Request::Bind { name: "x".into(), cell: 1 });
+    w.say(a.conn, &Request::Bind { name: "x".into(), cell: CellNo::new(1) });
     for _ in 0..1000 {
         w.wait_ns(1_000_000);
     }
@@ -89,7 +90,7 @@ fn a_ring_that_is_refilled_without_pause_delays_a_request_by_a_bounded_number_of
     // The last announcement of a full ring precedes the request.
     fill(&a.words().cells[5], "x");
     a.words().ring_head.set(absorbed() + RING as u64 - 1);
-    announce(&a, "x", 5);
+    announce(&a, "x", CellNo::new(5));
     w.say(b.conn, &Request::Delete { name: "x".into() });
     let mut turns = 0;
     let reply = loop {
@@ -120,7 +121,7 @@ fn an_announced_name_is_placed_however_hard_it_is_to_find() {
     let mine = crowd.next().unwrap();
     assert!(a.directory.is_long_search(hash), "clients announce no such name");
     fill(&a.words().cells[5], &mine);
-    announce(&a, &mine, 5);
+    announce(&a, &mine, CellNo::new(5));
     w.happen(Event::Woken { conn: a.conn });
     assert!(a.find(&mine).is_some(), "a completed put is lost");
 }
@@ -135,7 +136,7 @@ fn items_are_appended_all_or_none() {
     for i in 0..4 {
         w.ask(&a, &Request::Delete { name: format!("n{i}") });
     }
-    let reply = w.ask(&a, &Request::ListAppend { list: "l".into(), cells: (10..20).collect() });
+    let reply = w.ask(&a, &Request::ListAppend { list: "l".into(), cells: (10..20).map(CellNo::new).collect() });
     let there = (0..10).filter(|&i| a.find_key(&item_key(1, i)).is_some()).count();
     assert_eq!(there, if matches!(reply, Reply::Refused(_)) { 0 } else { 10 }, "{reply:?}");
 }
@@ -146,16 +147,16 @@ fn room_that_a_request_is_about_to_take_is_not_shown() {
     let a = w.join(1);
     let head = a.directory.head();
     let room = head.names_room.peek();
-    w.ask(&a, &Request::ListAppend { list: "l".into(), cells: (0..9).collect() });
+    w.ask(&a, &Request::ListAppend { list: "l".into(), cells: (0..9).map(CellNo::new).collect() });
     assert_eq!(head.names_room.peek(), room - 10, "a list and nine items");
     // The list's items fill the namespace.
-    let cells: Vec<u32> = (10..room as u32 - 2).collect();
+    let cells: Vec<CellNo> = (10..room as u32 - 2).map(CellNo::new).collect();
     for cells in cells.chunks(APPEND_MAX) {
         let append = Request::ListAppend { list: "l".into(), cells: cells.to_vec() };
         assert!(matches!(w.ask(&a, &append), Reply::Appended { .. }));
     }
     assert!(head.names_room.peek() <= 2);
-    let cells = (0..3).collect();
+    let cells = (0..3).map(CellNo::new).collect();
     assert!(matches!(w.ask(&a, &Request::ListAppend { list: "l".into(), cells }), Reply::Refused(_)));
     assert!(head.names_room.peek() <= 2, "exactly the refused name's reservation is free again");
 }
@@ -174,7 +175,7 @@ fn a_writer_that_asks_for_names_becomes_an_announcer() {
     assert!(bind(&mut w, &a, "a".into()) && state(&a));
     assert!(bind(&mut w, &b, "a".into()) && !state(&b), "a takeover is no new name");
     assert!(bind(&mut w, &b, "n".repeat(65)) && !state(&b), "nor is one that could not be announced");
-    let ephemeral = Request::BindFor { name: "e".into(), cell: 0, ttl_ns: None, ephemeral: true };
+    let ephemeral = Request::BindFor { name: "e".into(), cell: CellNo::new(0), ttl_ns: None, ephemeral: true };
     assert!(matches!(w.ask(&b, &ephemeral), Reply::Bound { .. }) && !state(&b), "nor one that ends by itself");
     assert!(bind(&mut w, &b, "b".into()) && state(&b));
     assert!(bind(&mut w, &c, "c".into()) && !state(&c), "there are two, and it has asked once");
@@ -183,11 +184,11 @@ fn a_writer_that_asks_for_names_becomes_an_announcer() {
     lent.write(lent.base, 1, None);
     fill(&a.words().cells[1], "last");
     a.words().cells[1].cell.set(Cell::new(1, lent.base).0);
-    announce(&a, "last", 1);
+    announce(&a, "last", CellNo::new(1));
     w.hang_up(&a);
     assert_eq!(
         (state(&a), b.find("last").map(OwnerWord::cell)),
-        (false, Some(1)),
+        (false, Some(CellNo::new(1))),
         "it leaves with its last announcement"
     );
 }

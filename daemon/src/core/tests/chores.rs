@@ -7,6 +7,7 @@ use crate::core::settings::{Mode, NamespaceLimits, Settings};
 use crate::core::{Effect, Event};
 use tensorlend_layout::catalogue::SlotRecord;
 use tensorlend_layout::name::{item_key, list_key};
+use tensorlend_layout::number::{CellNo, SlotNo};
 use tensorlend_layout::wire::{APPEND_MAX, Refusal, Reply, Request};
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 
@@ -34,7 +35,7 @@ fn ask(w: &mut World, client: &Client, request: &Request) -> Reply {
 }
 
 /// Appends cells by as few requests as possible. Returns the number of the first item of each.
-fn append_cells(w: &mut World, client: &Client, list: &str, cells: &[u32], ephemeral: bool) -> Vec<u64> {
+fn append_cells(w: &mut World, client: &Client, list: &str, cells: &[CellNo], ephemeral: bool) -> Vec<u64> {
     let requests = cells.chunks(APPEND_MAX).map(|cells| {
         let (list, cells) = (list.to_owned(), cells.to_vec());
         if ephemeral { Request::ListAppendEphemeral { list, cells } } else { Request::ListAppend { list, cells } }
@@ -47,7 +48,7 @@ fn append_cells(w: &mut World, client: &Client, list: &str, cells: &[u32], ephem
 }
 
 fn append(w: &mut World, client: &Client, list: &str, ephemeral: bool) -> Vec<u64> {
-    append_cells(w, client, list, &(0..CELLS).collect::<Vec<_>>(), ephemeral)
+    append_cells(w, client, list, &(0..CELLS).map(CellNo::new).collect::<Vec<_>>(), ephemeral)
 }
 
 fn fill(w: &mut World, client: &Client, list: &str, value: Cell) {
@@ -80,7 +81,7 @@ fn slices(w: &mut World) -> Vec<u64> {
 
 fn id_of(client: &Client, list: &str) -> u64 {
     let owner_word = client.find_key(&list_key(list)).expect("it is there");
-    client.directory.lists[owner_word.cell() as usize].id.peek()
+    client.directory.lists[owner_word.cell().index()].id.peek()
 }
 
 #[test]
@@ -90,7 +91,7 @@ fn a_long_list_is_gone_at_once_and_its_items_go_in_slices() {
     let lent = w.segment(&a);
     lent.write(lent.base, 1, None);
     fill(&mut w, &a, "l", Cell::new(1, lent.base));
-    w.bind(&b, "kept", 0, Cell::new(1, 0));
+    w.bind(&b, "kept", CellNo::new(0), Cell::new(1, SlotNo::new(0)));
     let id = id_of(&a, "l");
     delete(&mut w, &b, "l");
     assert!(w.core.units_spent() <= MOST);
@@ -98,8 +99,11 @@ fn a_long_list_is_gone_at_once_and_its_items_go_in_slices() {
     assert_eq!(a.find_key(&list_key("l")), None);
     assert!(a.directory.lists.iter().all(|line| line.id.peek() != id));
     // The daemon serves others, and the next list of this name has items of its own.
-    w.bind(&b, "x", 1, Cell::new(1, 0));
-    assert_eq!(w.ask(&b, &Request::ListAppend { list: "l".into(), cells: vec![2, 3] }), Reply::Appended { first: 0 });
+    w.bind(&b, "x", CellNo::new(1), Cell::new(1, SlotNo::new(0)));
+    assert_eq!(
+        w.ask(&b, &Request::ListAppend { list: "l".into(), cells: vec![CellNo::new(2), CellNo::new(3)] }),
+        Reply::Appended { first: 0 }
+    );
     let next = id_of(&a, "l");
     assert_ne!(next, id);
     let left = slices(&mut w);
@@ -122,11 +126,11 @@ fn a_long_list_is_gone_at_once_and_its_items_go_in_slices() {
 fn a_list_of_which_little_is_left_ends_in_slices_too() {
     let mut w = World::new(large(40_000));
     let (a, b, c) = (w.join(1), w.join(1), w.join(1));
-    fill(&mut w, &b, "other", Cell::new(1, 0));
+    fill(&mut w, &b, "other", Cell::new(1, SlotNo::new(0)));
     for _ in 0..4 {
         append(&mut w, &a, "l", true);
     }
-    w.ask(&c, &Request::ListAppend { list: "l".into(), cells: vec![7, 8] });
+    w.ask(&c, &Request::ListAppend { list: "l".into(), cells: vec![CellNo::new(7), CellNo::new(8)] });
     w.hang_up(&a);
     slices(&mut w);
     assert_eq!(w.stat().names, ITEMS + 4);
@@ -135,7 +139,10 @@ fn a_list_of_which_little_is_left_ends_in_slices_too() {
     let left = slices(&mut w);
     assert!(left.len() as u64 > ITEMS * 2 / u64::from(UNITS), "all entries are looked at: {left:?}");
     assert_eq!(w.stat().names, ITEMS + 1);
-    assert_eq!(w.ask(&c, &Request::Notices), Reply::Notices { cells: vec![7, 8], more: false });
+    assert_eq!(
+        w.ask(&c, &Request::Notices),
+        Reply::Notices { cells: vec![CellNo::new(7), CellNo::new(8)], more: false }
+    );
 }
 
 /// Names of a deleted list refuse no request: a request for a name waits until one is free.
@@ -143,9 +150,9 @@ fn a_list_of_which_little_is_left_ends_in_slices_too() {
 fn nobody_is_refused_for_items_that_are_going() {
     let mut w = World::new(large(ITEMS as u32 + 1));
     let (a, b) = (w.join(1), w.join(1));
-    fill(&mut w, &a, "l", Cell::new(1, 0));
-    b.words().cells[0].cell.set(Cell::new(1, 0).0);
-    let bind = Request::Bind { name: "x".into(), cell: 0 };
+    fill(&mut w, &a, "l", Cell::new(1, SlotNo::new(0)));
+    b.words().cells[0].cell.set(Cell::new(1, SlotNo::new(0)).0);
+    let bind = Request::Bind { name: "x".into(), cell: CellNo::new(0) };
     assert!(matches!(w.ask(&b, &bind), Reply::Refused(Refusal::Limit { .. })));
     delete(&mut w, &a, "l");
     // The client appends as many items as before, while most of the old ones still exist.
@@ -163,7 +170,7 @@ fn a_daemon_that_comes_in_between_takes_the_rest_of_the_items_out() {
     let lent = w.segment(&a);
     lent.write(lent.base, 1, None);
     fill(&mut w, &a, "l", Cell::new(1, lent.base));
-    w.bind(&a, "kept", 9, Cell::new(1, lent.base));
+    w.bind(&a, "kept", CellNo::new(9), Cell::new(1, lent.base));
     let id = id_of(&a, "l");
     delete(&mut w, &b, "l");
     w.wait_ns(2 * PAUSE_NS);
@@ -171,7 +178,10 @@ fn a_daemon_that_comes_in_between_takes_the_rest_of_the_items_out() {
     w.replace_daemon(large(20_000));
     assert!(matches!(w.come_back(&mut a, Some(vec![lent.base])), Reply::Welcome(_)));
     assert_eq!(w.stat().names, 1);
-    assert_eq!(w.ask(&a, &Request::ListAppend { list: "l".into(), cells: vec![2] }), Reply::Appended { first: 0 });
+    assert_eq!(
+        w.ask(&a, &Request::ListAppend { list: "l".into(), cells: vec![CellNo::new(2)] }),
+        Reply::Appended { first: 0 }
+    );
     assert_ne!(id_of(&a, "l"), id);
 }
 
@@ -184,9 +194,9 @@ fn what_a_client_with_many_names_leaves_is_looked_through_in_slices() {
         lent.write(lent.base, 1, None);
     }
     let value = Cell::new(1, named.base);
-    w.bind(&a, "low", 0, value);
+    w.bind(&a, "low", CellNo::new(0), value);
     fill(&mut w, &a, "l", value);
-    let from = w.bind(&a, "from", 1, Cell::new(1, renamed.base));
+    let from = w.bind(&a, "from", CellNo::new(1), Cell::new(1, renamed.base));
     // All items that are bound to this cell lead to the segment, too. The test is not about them.
     a.words().cells[2].cell.set(Cell::new(1, leased.base).0);
     b.lease(0, a.number(), Cell::new(1, leased.base));
@@ -222,12 +232,12 @@ fn a_name_that_is_renamed_during_the_look_keeps_its_memory() {
     for lent in [&named, &renamed] {
         lent.write(lent.base, 1, None);
     }
-    w.bind(&a, "low", 4000, Cell::new(1, named.base));
+    w.bind(&a, "low", CellNo::new(4000), Cell::new(1, named.base));
     a.words().cells[1].cell.set(Cell::new(1, named.base).0);
     for _ in 0..3 {
-        append_cells(&mut w, &a, "l", &vec![1; CELLS as usize], false);
+        append_cells(&mut w, &a, "l", &vec![CellNo::new(1); CELLS as usize], false);
     }
-    let from = w.bind(&a, "from", 4001, Cell::new(1, renamed.base));
+    let from = w.bind(&a, "from", CellNo::new(4001), Cell::new(1, renamed.base));
     w.hang_up(&a);
     assert_eq!(w.ask(&b, &Request::Delete { name: "low".into() }), Reply::Deleted { existed: true });
     assert_eq!(w.ask(&b, &Request::Rename { from: "from".into(), to: "to".into() }), Reply::Done);
@@ -247,11 +257,11 @@ fn a_chain_as_long_as_a_segment_is_followed_in_slices() {
     };
     let slots = w.view(lend[1].0);
     let records: &[SlotRecord] = slots.array(4096, SLOTS as usize).unwrap();
-    for (at, record) in (base + 1..).zip(records) {
-        record.words[2].set(if at < base + SLOTS { at } else { SLOT_NONE }.into());
+    for (at, record) in (1..).zip(records) {
+        record.words[2].set(if at < SLOTS { base + at } else { SLOT_NONE }.into());
     }
     records[0].words[0].set(1 << 24);
-    w.bind(&a, "x", 0, Cell::new(1, base));
+    w.bind(&a, "x", CellNo::new(0), Cell::new(1, base));
     b.lease(0, a.number(), Cell::new(1, base));
     w.hang_up(&a);
     let steps = slices(&mut w).len() as u32;
@@ -277,7 +287,7 @@ fn what_leases_keep_of_an_owner_with_many_names_is_looked_for_in_slices() {
     lent.write(lent.base, 1, None);
     write(&other, other.base, 1, SEGMENT / 2);
     fill(&mut w, &a, "l", Cell::new(1, lent.base));
-    w.bind(&a, "x", 0, Cell::new(1, other.base));
+    w.bind(&a, "x", CellNo::new(0), Cell::new(1, other.base));
     b.lease(0, a.number(), Cell::new(1, lent.base));
     b.lease(1, a.number(), Cell::new(9, other.base));
     assert_eq!(kept_bytes(&mut w, &b), 0);
@@ -325,8 +335,8 @@ fn many_who_wait_for_one_name_are_answered_in_slices() {
     let others: Vec<Client> = (0..CLIENTS).map(|_| w.join(1)).collect();
     claimant.words().claim.set(claimant.directory.hash(b"x"));
     for client in &others {
-        client.words().cells[0].cell.set(Cell::new(1, 0).0);
-        w.say(client.conn, &Request::Bind { name: "x".into(), cell: 0 });
+        client.words().cells[0].cell.set(Cell::new(1, SlotNo::new(0)).0);
+        w.say(client.conn, &Request::Bind { name: "x".into(), cell: CellNo::new(0) });
         assert_eq!(w.hear(client.conn), None, "a client is about to publish it");
     }
     claimant.words().claim.set(0);

@@ -2,7 +2,7 @@ use super::world::{Client, World, settings};
 use crate::core::event::MemId;
 use crate::core::label::Label;
 use crate::core::settings::{Mode, Settings};
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{CellNo, ClientNo, SlotNo};
 use tensorlend_layout::wire::{Refusal, Reply, Request};
 use tensorlend_layout::word::{Cell, Member, MemberState, OwnerWord};
 
@@ -17,8 +17,8 @@ fn drafts_go_and_what_was_published_stays() {
     let (draft, published) = (w.segment(&a), w.segment(&a));
     draft.write(draft.base, 1, None);
     published.write(published.base, 1, None);
-    w.bind(&a, "x", 0, Cell::new(1, published.base));
-    w.bind(&a, "deleted", 1, Cell::DELETED);
+    w.bind(&a, "x", CellNo::new(0), Cell::new(1, published.base));
+    w.bind(&a, "deleted", CellNo::new(1), Cell::DELETED);
     w.hang_up(&a);
     let stat = w.stat();
     assert_eq!((stat.segments, stat.names, stat.clients, stat.frozen), (1, 1, 1, 1));
@@ -46,12 +46,12 @@ fn a_chain_and_a_lease_keep_their_segments() {
     // A circular chain ends.
     two.write(two.base + 1, 1, Some(one.base));
     three.write(three.base, 3, None);
-    w.bind(&a, "chain", 0, Cell::new(7, one.base));
-    w.bind(&a, "gone", 1, Cell::new(3, three.base));
+    w.bind(&a, "chain", CellNo::new(0), Cell::new(7, one.base));
+    w.bind(&a, "gone", CellNo::new(1), Cell::new(3, three.base));
     b.lease(0, a.number(), Cell::new(3, three.base));
     w.hang_up(&a);
     assert_eq!(w.stat().segments, 3);
-    w.bind(&b, "gone", 0, Cell::new(1, 0));
+    w.bind(&b, "gone", CellNo::new(0), Cell::new(1, SlotNo::new(0)));
     w.wait_ns(100_000_000);
     assert_eq!(w.stat().segments, 3, "the lease holds the third");
     b.release(0);
@@ -192,11 +192,11 @@ fn a_private_namespace_waits_for_its_tensors() {
     let a = w.join(1);
     let lent = w.segment(&a);
     lent.write(lent.base, 1, None);
-    w.bind(&a, "x", 0, Cell::new(1, lent.base));
+    w.bind(&a, "x", CellNo::new(0), Cell::new(1, lent.base));
     w.hang_up(&a);
     assert_eq!(w.stat().names, 1);
     let b = w.join(1);
-    assert_eq!(b.find("x").map(OwnerWord::cell), Some(0));
+    assert_eq!(b.find("x").map(OwnerWord::cell), Some(CellNo::new(0)));
     assert_ne!(b.number(), a.number());
     w.ask(&b, &delete("x"));
     w.hang_up(&b);

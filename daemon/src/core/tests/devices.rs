@@ -4,7 +4,7 @@ use super::world::{Client, DEVICE_SEGMENT, World, device, settings};
 use crate::core::settings::{DeviceSettings, Mode, NamespaceLimits, Settings};
 use crate::core::{Event, Lending, MemId};
 use tensorlend_layout::catalogue::SlotRecord;
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{CellNo, ClientNo, SlotNo};
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::{Allocator, DeviceSegment, LendingId, LimitKind, Refusal, Reply, Request};
 use tensorlend_layout::word::{Cell, Member, MemberState, SLOT_NONE};
@@ -24,12 +24,12 @@ impl OnDevice {
         self.reply.lending
     }
 
-    pub fn base(&self) -> u32 {
+    pub fn base(&self) -> SlotNo {
         self.reply.lending.base
     }
 
     /// Writes the words of a slot's record that the daemon reads.
-    pub fn write(&self, slot: u32, generation: u64) {
+    pub fn write(&self, slot: SlotNo, generation: u64) {
         let records: &[SlotRecord] = self.slots.array(4096, 16).unwrap();
         let record = &records[(slot - self.base()) as usize];
         record.words[0].set(generation << 24);
@@ -72,7 +72,7 @@ impl World {
     }
 
     /// Publishes a name in a fresh segment on a device.
-    pub fn publish_on_device(&mut self, client: &Client, name: &str, cell: u32) -> OnDevice {
+    pub fn publish_on_device(&mut self, client: &Client, name: &str, cell: CellNo) -> OnDevice {
         let lent = self.device_segment(client);
         lent.write(lent.base(), 1);
         self.bind(client, name, cell, Cell::new(1, lent.base()));
@@ -93,7 +93,7 @@ fn a_segment_is_listed_with_its_device_lent_and_shown() {
         assert_eq!((a.welcome.devices[0].uuid, a.welcome.devices[0].segment_bytes), (device().uuid, DEVICE_SEGMENT));
         let listed = &a.directory.head().devices;
         assert_eq!(Uuid::from_words([listed[0].peek(), listed[1].peek()]), device().uuid);
-        let lent = w.publish_on_device(&a, "x", 0);
+        let lent = w.publish_on_device(&a, "x", CellNo::new(0));
         assert_eq!(
             (lent.reply.uuid, lent.reply.bytes, lent.reply.export),
             (device().uuid, DEVICE_SEGMENT, Export::Allocation)
@@ -251,16 +251,19 @@ fn a_holder_that_ends_departs_with_its_process_and_a_quarantine() {
     let mut w = World::new(settings());
     let (a, b) = (w.join(1), w.join(1));
     let draft = w.device_segment(&a);
-    let lent = w.publish_on_device(&a, "x", 0);
-    let theirs = w.publish_on_device(&b, "y", 0);
-    w.on_device_of(&a, &Request::SegmentOf { owner: b.number(), slot: theirs.base() });
-    a.lease(0, b.number(), Cell::new(1, theirs.base()));
+    let lent = w.publish_on_device(&a, "x", CellNo::new(0));
+    let theirs = w.publish_on_device(&b, "y", CellNo::new(0));
+    w.on_device_of(&a, &Request::SegmentOf { owner: b.number(), slot: SlotNo::new(theirs.base().get()) });
+    a.lease(0, b.number(), Cell::new(1, SlotNo::new(theirs.base().get())));
     w.hang_up(&a);
     w.wait_ns(20_000_000_000);
     // Its session is over and its leases count: the daemon frees no memory that its kernels may read or write.
     assert!(w.awaited.contains(&a.conn) && is_open(&b, a.number()));
     assert_eq!((w.stat().clients, w.stat().segments), (1, 3), "its draft is not freed");
-    assert!(matches!(w.ask(&b, &Request::ReturnSegment { base: theirs.base() }), Reply::Refused(Refusal::Bad(_))));
+    assert!(matches!(
+        w.ask(&b, &Request::ReturnSegment { base: SlotNo::new(theirs.base().get()) }),
+        Reply::Refused(Refusal::Bad(_))
+    ));
     assert!(matches!(w.ask(&b, &Request::LeasesOf { client: a.number() }), Reply::Sheet { .. }));
     w.awaited.remove(&a.conn);
     w.happen(Event::Exited { conn: a.conn });
@@ -289,7 +292,7 @@ fn a_holder_that_ends_departs_with_its_process_and_a_quarantine() {
 fn who_has_let_go_of_everything_ends_at_once() {
     let mut w = World::new(settings());
     let (a, b) = (w.join(1), w.join(1));
-    let lent = w.publish_on_device(&a, "x", 0);
+    let lent = w.publish_on_device(&a, "x", CellNo::new(0));
     w.unmap(&a, &lent);
     w.hang_up(&a);
     assert!(w.awaited.is_empty() && !is_open(&b, a.number()));
@@ -303,7 +306,7 @@ fn who_has_let_go_of_everything_ends_at_once() {
 fn a_process_that_cannot_be_watched_is_lent_no_device_memory() {
     let mut w = World::new(settings());
     let a = w.join(1);
-    let lent = w.publish_on_device(&a, "x", 0);
+    let lent = w.publish_on_device(&a, "x", CellNo::new(0));
     w.watches = false;
     let b = w.join(1);
     let of = Request::SegmentOf { owner: a.number(), slot: lent.base() };
@@ -336,7 +339,7 @@ fn one_who_breaks_a_rule_is_watched_before_it_is_hung_up_on() {
 fn one_message_names_so_many_lendings_and_no_more() {
     let mut w = World::new(settings());
     let a = w.join(1);
-    let lending = LendingId { owner: ClientNo::new(1), base: 0, since_ns: 7 };
+    let lending = LendingId { owner: ClientNo::new(1), base: SlotNo::new(0), since_ns: 7 };
     for (count, taken) in [(1024, true), (1025, false)] {
         let lendings = vec![lending; count];
         for request in [Request::Unmapped { lendings: lendings.clone() }, Request::Mapped { lendings, last: true }] {

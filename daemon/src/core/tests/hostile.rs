@@ -4,6 +4,7 @@ use super::accounts::figures;
 use super::world::{Client, SEGMENT, World, limits, settings};
 use crate::core::MemId;
 use crate::core::settings::{Mode, NamespaceLimits, Settings};
+use tensorlend_layout::number::{CellNo, SlotNo};
 use tensorlend_layout::wire::{APPEND_MAX, LimitKind, Policy, Refusal, Reply, Request};
 use tensorlend_layout::word::Cell;
 
@@ -211,12 +212,12 @@ fn readers_neither_announce_nor_claim() {
     let record = &reader.words().cells[0];
     record.name_bytes.put(1);
     record.name[0].put(u64::from(b'x'));
-    record.cell.set(Cell::new(1, 0).0);
+    record.cell.set(Cell::new(1, SlotNo::new(0)).0);
     let hash = reader.directory.hash(b"x");
     reader.words().ring[0].put(hash >> 24 << 24);
     reader.words().claim.set(reader.directory.hash(b"y"));
     reader.words().ring_head.set(1);
-    w.bind(&writer, "y", 1, Cell::new(1, 0));
+    w.bind(&writer, "y", CellNo::new(1), Cell::new(1, SlotNo::new(0)));
     assert_eq!(writer.find("x"), None);
     w.hang_up(&reader);
     assert_eq!(writer.find("x"), None, "nor with its last breath");
@@ -255,7 +256,7 @@ fn announcements_are_taken_a_few_at_a_time() {
         let record = &a.words().cells[i as usize];
         record.name_bytes.put(7);
         record.name[0].put(tensorlend_layout::directory::key_word(name.as_bytes()));
-        record.cell.set(Cell::new(1, 0).0);
+        record.cell.set(Cell::new(1, SlotNo::new(0)).0);
         a.words().ring[i as usize].put(a.directory.hash(name.as_bytes()) >> 24 << 24 | u64::from(i));
     }
     a.words().ring_head.set(200);
@@ -274,9 +275,9 @@ fn announcements_are_taken_a_few_at_a_time() {
 fn requests_have_a_size() {
     let mut w = World::new(settings());
     let a = w.join(1);
-    let names = vec![("x".to_owned(), 0); 257];
+    let names = vec![("x".to_owned(), CellNo::default()); 257];
     assert!(matches!(w.ask(&a, &Request::Tidy { names }), Reply::Refused(Refusal::Bad(why)) if why.contains("256")));
-    let append = Request::ListAppend { list: "l".into(), cells: vec![0; APPEND_MAX + 1] };
+    let append = Request::ListAppend { list: "l".into(), cells: vec![CellNo::new(0); APPEND_MAX + 1] };
     assert!(matches!(w.ask(&a, &append), Reply::Refused(Refusal::Bad(why)) if why.contains("at most 1024 items")));
     w.hang_up(&a);
     w.assert_empty();
@@ -301,7 +302,7 @@ fn a_claim_is_as_old_as_it_was_seen_and_not_as_its_asker() {
     let mut w = World::new(settings());
     let (a, b, c) = (w.join(1), w.join(1), w.join(1));
     a.words().claim.set(a.directory.hash(b"x"));
-    w.say(c.conn, &Request::Bind { name: "x".into(), cell: 0 });
+    w.say(c.conn, &Request::Bind { name: "x".into(), cell: CellNo::new(0) });
     w.wait_ns(900_000_000);
     a.words().claim.set(0);
     // Another client claims the name, and no request has waited for this client for 900 ms.
@@ -321,14 +322,14 @@ fn a_list_of_many_dead_items_is_removed_by_its_living_ones() {
     for cell in 0..6 {
         a.words().cells[cell].cell.set(Cell::DELETED.0);
     }
-    w.ask(&a, &Request::ListAppend { list: "l".into(), cells: (0..6).collect() });
+    w.ask(&a, &Request::ListAppend { list: "l".into(), cells: (0..6).map(CellNo::new).collect() });
     w.hang_up(&a);
-    w.ask(&b, &Request::ListAppend { list: "l".into(), cells: vec![3] });
-    w.bind(&b, "other", 4, Cell::new(1, 0));
+    w.ask(&b, &Request::ListAppend { list: "l".into(), cells: vec![CellNo::new(3)] });
+    w.bind(&b, "other", CellNo::new(4), Cell::new(1, SlotNo::new(0)));
     assert_eq!(w.stat().names, 3, "the list, its item, the other name");
     assert_eq!(w.ask(&b, &Request::ListDelete { list: "l".into() }), Reply::Deleted { existed: true });
     assert_eq!(w.stat().names, 1);
-    assert_eq!(w.ask(&b, &Request::Notices), Reply::Notices { cells: vec![3], more: false });
+    assert_eq!(w.ask(&b, &Request::Notices), Reply::Notices { cells: vec![CellNo::new(3)], more: false });
     w.hang_up(&b);
     w.assert_empty();
 }

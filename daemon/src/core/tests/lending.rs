@@ -3,7 +3,7 @@ use super::super::settings::Settings;
 use super::world::{SEGMENT, World, settings};
 use crate::core::settings::Mode;
 use tensorlend_layout::header::{Magic, SheetHeader};
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{ClientNo, SlotNo};
 use tensorlend_layout::wire::{LimitKind, Refusal, Reply, Request};
 use tensorlend_layout::word::{Cell, RangeWord};
 
@@ -21,27 +21,27 @@ fn segments_have_ranges_and_readers_get_them_after_the_writer() {
     let mut w = World::new(settings());
     let (a, b) = (w.join(1), w.join(1));
     let first = w.segment(&a);
-    assert_eq!(first.base, 0);
+    assert_eq!(first.base, SlotNo::new(0));
     let header: &SheetHeader = first.slots.at(0).unwrap();
     SheetHeader::check(&first.slots, Magic::Slots).unwrap();
     assert_eq!((header.owner.peek(), header.count.peek(), header.first.peek()), (1, 16, 0));
     assert!(w.sealed.contains(&first.segment), "user mode seals the segment");
     let big = w.ask(&a, &Request::Segment { bytes: 3 * SEGMENT + 1, slots_log2: 6 });
     assert!(
-        matches!(big, Reply::Segment { bytes, base: 64, slots_log2: 6, .. } if bytes == 3 * SEGMENT + 4096),
+        matches!(big, Reply::Segment { bytes, base, slots_log2: 6, .. } if (bytes, base.get()) == (3 * SEGMENT + 4096, 64)),
         "{big:?}"
     );
-    assert_eq!(w.segment(&a).base, 16, "the gap is used");
+    assert_eq!(w.segment(&a).base, SlotNo::new(16), "the gap is used");
     let range = RangeWord(a.directory.segments[0].range.peek());
-    assert_eq!((range.is_lent(), range.owner().get(), range.base(), range.slots()), (true, 1, 0, 16));
+    assert_eq!((range.is_lent(), range.owner().get(), range.base().get(), range.slots()), (true, 1, 0, 16));
     assert_eq!(a.directory.head().bytes_lent.peek(), 5 * SEGMENT + 4096);
     assert_eq!(a.directory.members[1].bytes.peek(), 5 * SEGMENT + 4096);
-    let found = w.ask(&b, &Request::SegmentOf { owner: ClientNo::new(1), slot: 100 });
-    assert!(matches!(found, Reply::Segment { base: 64, .. }));
-    let none = w.ask(&b, &Request::SegmentOf { owner: ClientNo::new(1), slot: 33 });
+    let found = w.ask(&b, &Request::SegmentOf { owner: ClientNo::new(1), slot: SlotNo::new(100) });
+    assert!(matches!(found, Reply::Segment { base, .. } if base.get() == 64));
+    let none = w.ask(&b, &Request::SegmentOf { owner: ClientNo::new(1), slot: SlotNo::new(33) });
     assert!(matches!(none, Reply::Refused(Refusal::NotFound(_))));
     w.say(a.conn, &SEGMENT_REQUEST);
-    w.say(b.conn, &Request::SegmentOf { owner: ClientNo::new(1), slot: 32 });
+    w.say(b.conn, &Request::SegmentOf { owner: ClientNo::new(1), slot: SlotNo::new(32) });
     assert!(matches!(w.refusal(b.conn), Refusal::NotFound(_)), "its writer has not mapped it");
     w.hang_up(&a);
     w.hang_up(&b);
@@ -106,7 +106,7 @@ fn limits_are_named_and_charges_come_back() {
     }
     assert_eq!(w.stat().bytes_spare, 0, "the spare went for it");
     assert_eq!(limit(w.ask(&a, &SEGMENT_REQUEST)), LimitKind::Segments);
-    assert_eq!(w.ask(&a, &Request::ReturnSegment { base: 0 }), Reply::Done);
+    assert_eq!(w.ask(&a, &Request::ReturnSegment { base: SlotNo::new(0) }), Reply::Done);
     let two = Request::Segment { bytes: 2 * SEGMENT, slots_log2: 4 };
     assert_eq!(limit(w.ask(&a, &two)), LimitKind::PoolBytes);
     let huge = Request::Segment { bytes: 1 << 50, slots_log2: 4 };

@@ -1,7 +1,7 @@
 //! Observers: they see names, sizes and holders of all namespaces, and get nothing else.
 
 use super::world::{World, hello, settings};
-use tensorlend_layout::number::{ClientNo, CursorNo};
+use tensorlend_layout::number::{CellNo, ClientNo, CursorNo, EntryNo, StreamLine};
 
 use crate::core::settings::{Principal, Settings};
 use crate::core::{ConnId, Event};
@@ -26,7 +26,7 @@ fn shown(w: &mut World, conn: ConnId, view: View) -> Shown {
 }
 
 fn names(w: &mut World, conn: ConnId, namespace: &str) -> Vec<(String, Holds)> {
-    match shown(w, conn, View::Names { namespace: namespace.into(), from: 0 }) {
+    match shown(w, conn, View::Names { namespace: namespace.into(), from: EntryNo::new(0) }) {
         Shown::Names { names, next: None } => names.into_iter().map(|it| (it.name, it.holds)).collect(),
         other => panic!("{other:?}"),
     }
@@ -39,7 +39,7 @@ fn an_observer_sees_names_sizes_and_holders_of_all_namespaces() {
     let lent = w.segment(&a);
     lent.write(lent.base, 1, None);
     let value = Cell::new(1, lent.base);
-    w.bind(&a, "weights", 0, value);
+    w.bind(&a, "weights", CellNo::new(0), value);
     a.lease(0, a.number(), value);
     a.lease(1, a.number(), value);
     let watcher = w.dial(3, &[90]);
@@ -68,7 +68,7 @@ fn an_observer_sees_names_sizes_and_holders_of_all_namespaces() {
     );
     assert_eq!(names(&mut w, watcher, "none"), [], "a namespace may be closed between two requests");
     let Shown::Streams { streams, next: None } =
-        shown(&mut w, watcher, View::Streams { namespace: "uid:2".into(), from: 0 })
+        shown(&mut w, watcher, View::Streams { namespace: "uid:2".into(), from: StreamLine::new(0) })
     else {
         panic!()
     };
@@ -84,10 +84,10 @@ fn long_listings_come_in_parts() {
     let lent = w.segment(&a);
     lent.write(lent.base, 1, None);
     for cell in 0..300 {
-        w.bind(&a, &format!("name {cell}"), cell, Cell::new(1, lent.base));
+        w.bind(&a, &format!("name {cell}"), CellNo::new(cell), Cell::new(1, lent.base));
     }
     let watcher = w.dial(9, &[]);
-    let (mut from, mut all, mut parts) = (Some(0), std::collections::BTreeSet::new(), 0);
+    let (mut from, mut all, mut parts) = (Some(EntryNo::default()), std::collections::BTreeSet::new(), 0);
     while let Some(at) = from {
         let view = View::Names { namespace: "uid:1".into(), from: at };
         let Shown::Names { names, next } = shown(&mut w, watcher, view) else { panic!() };
@@ -125,7 +125,7 @@ fn an_observer_cannot_get_put_delete_subscribe_or_wait() {
     let a = w.join(1);
     let lent = w.segment(&a);
     lent.write(lent.base, 1, None);
-    w.bind(&a, "weights", 0, Cell::new(1, lent.base));
+    w.bind(&a, "weights", CellNo::new(0), Cell::new(1, lent.base));
     let (number, slot) = (a.number(), lent.base);
     let name = || "weights".to_owned();
     let requests = [
@@ -133,18 +133,18 @@ fn an_observer_cannot_get_put_delete_subscribe_or_wait() {
         Request::SlotsOf { owner: number, slot },
         Request::CellsOf { client: number, part: 0 },
         Request::LeasesOf { client: number },
-        Request::ValuesOf { names: vec![NameAt { entry: 1, owner_word: a.find("weights").unwrap().0 }] },
+        Request::ValuesOf { names: vec![NameAt { entry: EntryNo::new(1), owner_word: a.find("weights").unwrap().0 }] },
         Request::Segment { bytes: 4096, slots_log2: 4 },
         Request::ReturnSegment { base: slot },
         Request::GrowCells,
-        Request::Bind { name: name(), cell: 0 },
-        Request::BindFor { name: name(), cell: 0, ttl_ns: Some(1), ephemeral: false },
+        Request::Bind { name: name(), cell: CellNo::new(0) },
+        Request::BindFor { name: name(), cell: CellNo::new(0), ttl_ns: Some(1), ephemeral: false },
         Request::Delete { name: name() },
         Request::Rename { from: name(), to: "mine".into() },
         Request::StreamOpen { name: "s".into(), capacity: 4, policy: Policy::Block },
         Request::Subscribe { name: "s".into(), cursor: CursorNo::new(0), wake: false },
         Request::StreamDelete { name: "s".into() },
-        Request::ListAppend { list: "l".into(), cells: vec![0] },
+        Request::ListAppend { list: "l".into(), cells: vec![CellNo::new(0)] },
         Request::ListDelete { list: "l".into() },
         Request::Queue(QueueRequest::Claim { list: "l".into(), done: Vec::new(), max: 1, wait: false }),
         Request::Wait,
@@ -202,13 +202,14 @@ fn impossible_positions_are_the_end_of_a_listing() {
     let namespace = || "uid:1".to_owned();
     for view in [
         View::Clients { namespace: namespace(), from: ClientNo::new(u16::MAX) },
-        View::Names { namespace: namespace(), from: u32::MAX },
+        View::Names { namespace: namespace(), from: EntryNo::new(u32::MAX) },
         View::Leases { namespace: namespace(), from: ClientNo::new(u16::MAX) },
-        View::Streams { namespace: namespace(), from: u32::MAX },
+        View::Streams { namespace: namespace(), from: StreamLine::new(u32::MAX) },
     ] {
         match shown(&mut w, watcher, view) {
             Shown::Clients { next, .. } | Shown::Leases { next, .. } => assert_eq!(next, None),
-            Shown::Names { next, .. } | Shown::Streams { next, .. } => assert_eq!(next, None),
+            Shown::Names { next, .. } => assert_eq!(next, None),
+            Shown::Streams { next, .. } => assert_eq!(next, None),
             other => panic!("{other:?}"),
         }
     }

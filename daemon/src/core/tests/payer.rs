@@ -4,6 +4,7 @@ use super::world::{Client, SEGMENT, World, limits, settings};
 use crate::core::effect::Effect;
 use crate::core::settings::{Mode, NamespaceLimits, Payer, Settings, SpillSettings};
 use crate::core::{Event, MemId};
+use tensorlend_layout::number::{CellNo, SlotNo};
 use tensorlend_layout::wire::{LimitKind, Refusal, Reply, Request, encode};
 use tensorlend_layout::word::Cell;
 
@@ -40,7 +41,7 @@ fn a_client_that_pays_gets_new_memory_without_pages() {
         let (first, allocated) = lent(&mut w, &a);
         assert_eq!((allocated, w.stat().bytes_spare), (Some(0), SEGMENT), "{mode:?}");
         // The next client may belong to another cgroup, so the daemon frees returned segments.
-        assert_eq!(w.ask(&a, &Request::ReturnSegment { base: 0 }), Reply::Done);
+        assert_eq!(w.ask(&a, &Request::ReturnSegment { base: SlotNo::new(0) }), Reply::Done);
         w.wait_ns(1_000_000_000);
         assert_eq!((w.stat().pool_bytes, w.memory.contains_key(&first)), (SEGMENT, false), "{mode:?}");
         // The same holds for the segments of clients that have ended.
@@ -70,7 +71,7 @@ fn a_reload_applies_to_new_segments() {
     let mut w = World::new(paid_by(Payer::Daemon, Mode::System));
     let a = w.join(1);
     let (first, _) = lent(&mut w, &a);
-    assert_eq!(w.ask(&a, &Request::ReturnSegment { base: 0 }), Reply::Done);
+    assert_eq!(w.ask(&a, &Request::ReturnSegment { base: SlotNo::new(0) }), Reply::Done);
     w.wait_ns(1_000_000_000);
     assert!(w.memory.contains_key(&first), "an idle segment");
     w.happen(Event::Reload(Box::new(paid_by(Payer::Client, Mode::System))));
@@ -101,9 +102,9 @@ fn segments_for_which_clients_pay_are_not_spilled() {
         for (cell, name) in ["x", "y"].into_iter().enumerate() {
             let lent = w.segment(&a);
             lent.write(lent.base, 1, None);
-            w.bind(&a, name, cell as u32, Cell::new(1, lent.base));
+            w.bind(&a, name, CellNo::new(cell as u32), Cell::new(1, lent.base));
         }
-        let refused = w.ask(&a, &Request::Shelve { base: 0 });
+        let refused = w.ask(&a, &Request::Shelve { base: SlotNo::new(0) });
         let Reply::Refused(Refusal::Limit { kind: LimitKind::Spill, setting, .. }) = refused else {
             panic!("{refused:?}")
         };

@@ -3,6 +3,7 @@
 use super::world::{Client, World, limits, settings};
 use crate::core::settings::{Mode, NamespaceLimits, Settings};
 use tensorlend_layout::name::item_key;
+use tensorlend_layout::number::{CellNo, SlotNo};
 use tensorlend_layout::wire::{
     APPEND_MAX, CLAIMS_MAX, QueueClaim, QueueItem, QueueReply, QueueRequest, Refusal, Reply, Request,
 };
@@ -25,7 +26,7 @@ pub fn ask(w: &mut World, client: &Client, request: QueueRequest) -> Reply {
     panic!("no answer");
 }
 
-pub fn put_one(list: &str, cell: u32, max: u64) -> QueueRequest {
+pub fn put_one(list: &str, cell: CellNo, max: u64) -> QueueRequest {
     QueueRequest::Put { list: list.into(), cells: vec![cell], max }
 }
 
@@ -41,12 +42,12 @@ pub fn granted(w: &mut World, client: &Client) -> Option<Vec<QueueClaim>> {
     }
 }
 
-pub fn put(w: &mut World, client: &Client, cell: u32) -> Reply {
+pub fn put(w: &mut World, client: &Client, cell: CellNo) -> Reply {
     put_max(w, client, cell, 0)
 }
 
-pub fn put_max(w: &mut World, client: &Client, cell: u32, max: u64) -> Reply {
-    client.words().cells[cell as usize].cell.set(Cell::new(1, 0).0);
+pub fn put_max(w: &mut World, client: &Client, cell: CellNo, max: u64) -> Reply {
+    client.words().cells[cell.index()].cell.set(Cell::new(1, SlotNo::new(0)).0);
     ask(w, client, put_one("q", cell, max))
 }
 
@@ -85,7 +86,7 @@ fn each_item_goes_to_one_client_until_it_is_done_or_given_back() {
     let mut w = World::new(settings());
     let (a, b, c) = (w.join(1), w.join(1), w.join(1));
     assert_eq!((claim(&mut w, &b), size(&mut w, &b)), (None, (0, 0)));
-    (0..4).for_each(|cell| assert_eq!(put(&mut w, &a, cell), Reply::Appended { first: cell.into() }));
+    (0..4).for_each(|cell| assert_eq!(put(&mut w, &a, CellNo::new(cell)), Reply::Appended { first: cell.into() }));
     let (first, second) = (claim(&mut w, &b).unwrap(), claim(&mut w, &c).unwrap());
     assert_eq!((first.item.number, second.item.number, size(&mut w, &a)), (0, 1, (2, 2)));
     // Another client's claim is out of reach, and so is an item that nobody has claimed.
@@ -104,7 +105,7 @@ fn each_item_goes_to_one_client_until_it_is_done_or_given_back() {
     assert_eq!(again.item, first.item);
     assert!(done(&mut w, &c, again) && !done(&mut w, &c, again));
     assert_eq!(a.find_key(&item_key(first.item.list, 0)), None);
-    assert_eq!(w.ask(&a, &Request::Notices), Reply::Notices { cells: vec![0], more: false });
+    assert_eq!(w.ask(&a, &Request::Notices), Reply::Notices { cells: vec![CellNo::new(0)], more: false });
     assert!(done(&mut w, &c, second));
     assert_eq!((number(claim(&mut w, &b)), number(claim(&mut w, &b)), claim(&mut w, &b)), (Some(2), Some(3), None));
     w.core.check();
@@ -123,7 +124,7 @@ fn items_of_a_client_that_ends_wait_again_before_all_later_ones() {
     lent.write(lent.base, 1, None);
     for cell in 0..4 {
         a.words().cells[cell as usize].cell.set(Cell::new(1, lent.base).0);
-        ask(&mut w, &a, put_one("q", cell, 0));
+        ask(&mut w, &a, put_one("q", CellNo::new(cell), 0));
     }
     let items: Vec<_> = (0..3).map(|_| claim(&mut w, &b).unwrap()).collect();
     assert!(done(&mut w, &b, items[1]));
@@ -150,18 +151,21 @@ fn a_queue_with_a_maximum_refuses_items_while_that_many_wait() {
     let mut w = World::new(settings());
     let (a, b) = (w.join(1), w.join(1));
     let full = Reply::Queue(QueueReply::Full);
-    assert_eq!(put_max(&mut w, &a, 0, 2), Reply::Appended { first: 0 });
-    assert_eq!(put_max(&mut w, &b, 0, 2), Reply::Appended { first: 1 });
-    assert_eq!((put_max(&mut w, &a, 1, 2), put_max(&mut w, &b, 1, 2)), (full.clone(), full.clone()));
+    assert_eq!(put_max(&mut w, &a, CellNo::new(0), 2), Reply::Appended { first: 0 });
+    assert_eq!(put_max(&mut w, &b, CellNo::new(0), 2), Reply::Appended { first: 1 });
+    assert_eq!(
+        (put_max(&mut w, &a, CellNo::new(1), 2), put_max(&mut w, &b, CellNo::new(1), 2)),
+        (full.clone(), full.clone())
+    );
     assert_eq!(w.stat().names, 3, "nothing was appended");
     let item = claim(&mut w, &b).unwrap();
-    assert_eq!(put_max(&mut w, &a, 1, 2), Reply::Appended { first: 2 });
-    assert_eq!(put_max(&mut w, &a, 2, 2), full);
+    assert_eq!(put_max(&mut w, &a, CellNo::new(1), 2), Reply::Appended { first: 2 });
+    assert_eq!(put_max(&mut w, &a, CellNo::new(2), 2), full);
     // An item that is given back waits again, also above the maximum.
     ask(&mut w, &b, QueueRequest::GiveBack(item));
     assert_eq!(size(&mut w, &a), (3, 0));
     clear(&mut w, &a);
-    assert_eq!(put_max(&mut w, &a, 3, 2), Reply::Appended { first: 0 });
+    assert_eq!(put_max(&mut w, &a, CellNo::new(3), 2), Reply::Appended { first: 0 });
     clear(&mut w, &a);
     w.core.check();
     w.hang_up(&a);
@@ -173,15 +177,19 @@ fn a_queue_with_a_maximum_refuses_items_while_that_many_wait() {
 fn producers_of_a_queue_share_one_maximum() {
     let mut w = World::new(settings());
     let (a, b) = (w.join(1), w.join(1));
-    assert_eq!(put_max(&mut w, &a, 0, 2), Reply::Appended { first: 0 });
-    let refused = put_max(&mut w, &b, 0, 3);
+    assert_eq!(put_max(&mut w, &a, CellNo::new(0), 2), Reply::Appended { first: 0 });
+    let refused = put_max(&mut w, &b, CellNo::new(0), 3);
     assert!(matches!(&refused, Reply::Refused(Refusal::Bad(why)) if why.contains("a maximum of 2")), "{refused:?}");
-    assert_eq!(put_max(&mut w, &b, 0, 0), Reply::Appended { first: 1 }, "a producer without a maximum has the queue's");
-    assert_eq!(put_max(&mut w, &b, 1, 0), Reply::Queue(QueueReply::Full));
+    assert_eq!(
+        put_max(&mut w, &b, CellNo::new(0), 0),
+        Reply::Appended { first: 1 },
+        "a producer without a maximum has the queue's"
+    );
+    assert_eq!(put_max(&mut w, &b, CellNo::new(1), 0), Reply::Queue(QueueReply::Full));
     let claims: Vec<_> = (0..2).map(|_| claim(&mut w, &b).unwrap()).collect();
-    assert!(matches!(put_max(&mut w, &b, 1, 3), Reply::Refused(_)), "claimed items may come back");
+    assert!(matches!(put_max(&mut w, &b, CellNo::new(1), 3), Reply::Refused(_)), "claimed items may come back");
     assert!(claims.into_iter().all(|claim| done(&mut w, &b, claim)));
-    assert_eq!(put_max(&mut w, &b, 1, 3), Reply::Appended { first: 2 }, "an empty queue has no maximum");
+    assert_eq!(put_max(&mut w, &b, CellNo::new(1), 3), Reply::Appended { first: 2 }, "an empty queue has no maximum");
     w.core.check();
     clear(&mut w, &a);
     w.core.check();
@@ -195,10 +203,10 @@ fn a_put_without_room_gives_the_queue_its_maximum() {
     let mut w = World::new(settings());
     let (a, b) = (w.join(1), w.join(1));
     for cell in 0..2 {
-        assert_eq!(put_max(&mut w, &a, cell, 0), Reply::Appended { first: cell.into() });
+        assert_eq!(put_max(&mut w, &a, CellNo::new(cell), 0), Reply::Appended { first: cell.into() });
     }
     let full = Reply::Queue(QueueReply::Full);
-    assert_eq!((put_max(&mut w, &b, 0, 1), put_max(&mut w, &a, 2, 0)), (full.clone(), full));
+    assert_eq!((put_max(&mut w, &b, CellNo::new(0), 1), put_max(&mut w, &a, CellNo::new(2), 0)), (full.clone(), full));
 }
 
 #[test]
@@ -206,11 +214,14 @@ fn several_items_are_appended_together_or_not_at_all() {
     let mut w = World::new(settings());
     let (a, b, c) = (w.join(1), w.join(1), w.join(1));
     for cell in 0..6 {
-        a.words().cells[cell].cell.set(Cell::new(1, 0).0);
+        a.words().cells[cell].cell.set(Cell::new(1, SlotNo::new(0)).0);
     }
-    let put = |cells: &[u32], max| QueueRequest::Put { list: "q".into(), cells: cells.to_vec(), max };
-    assert_eq!(ask(&mut w, &a, put(&[0, 1, 2], 3)), Reply::Appended { first: 0 });
-    assert_eq!(ask(&mut w, &a, put(&[3, 4], 3)), Reply::Queue(QueueReply::Full));
+    let put = |cells: &[CellNo], max| QueueRequest::Put { list: "q".into(), cells: cells.to_vec(), max };
+    assert_eq!(
+        ask(&mut w, &a, put(&[CellNo::new(0), CellNo::new(1), CellNo::new(2)], 3)),
+        Reply::Appended { first: 0 }
+    );
+    assert_eq!(ask(&mut w, &a, put(&[CellNo::new(3), CellNo::new(4)], 3)), Reply::Queue(QueueReply::Full));
     assert_eq!(size(&mut w, &a), (3, 0), "nothing was appended");
     // A producer that waits learns of a claim only when there is room for all of its items.
     w.ask(&c, &Request::Wait);
@@ -220,20 +231,23 @@ fn several_items_are_appended_together_or_not_at_all() {
     assert_eq!(w.wakes, wakes, "there is room for one item");
     let second = claim(&mut w, &b).unwrap();
     assert_eq!(w.wakes, wakes + 1, "there is room for two items");
-    assert_eq!(ask(&mut w, &a, put(&[3, 4], 3)), Reply::Appended { first: 3 });
+    assert_eq!(ask(&mut w, &a, put(&[CellNo::new(3), CellNo::new(4)], 3)), Reply::Appended { first: 3 });
     // With two refused requests, the smaller one counts.
-    assert_eq!(ask(&mut w, &a, put(&[5], 3)), Reply::Queue(QueueReply::Full));
-    assert_eq!(ask(&mut w, &a, put(&[5, 5, 5], 3)), Reply::Queue(QueueReply::Full));
+    assert_eq!(ask(&mut w, &a, put(&[CellNo::new(5)], 3)), Reply::Queue(QueueReply::Full));
+    assert_eq!(
+        ask(&mut w, &a, put(&[CellNo::new(5), CellNo::new(5), CellNo::new(5)], 3)),
+        Reply::Queue(QueueReply::Full)
+    );
     c.table().parked.set(u64::MAX);
     let wakes = w.wakes;
     let third = claim(&mut w, &b).unwrap();
     assert_eq!(w.wakes, wakes + 1, "there is room for one item");
-    for (cells, max) in [(vec![], 0), (vec![5; 4], 3), (vec![5; 4], 0), (vec![5; APPEND_MAX + 1], 0)] {
-        let refused = ask(&mut w, &a, put(&cells, max));
+    for (cells, max) in [(0, 0), (4, 3), (4, 0), (APPEND_MAX + 1, 0)] {
+        let refused = ask(&mut w, &a, put(&vec![CellNo::new(5); cells], max));
         assert!(matches!(&refused, Reply::Refused(Refusal::Bad(why)) if why.contains("1 to")), "{refused:?}");
     }
     // The third cell is none of the client's: the request fails as a whole.
-    let other = QueueRequest::Put { list: "other".into(), cells: vec![5, u32::MAX], max: 0 };
+    let other = QueueRequest::Put { list: "other".into(), cells: vec![CellNo::new(5), CellNo::new(u32::MAX)], max: 0 };
     let refused = ask(&mut w, &a, other);
     assert!(matches!(refused, Reply::Refused(_)), "{refused:?}");
     assert_eq!(size(&mut w, &a), (2, 3));
@@ -250,7 +264,7 @@ fn several_items_are_appended_together_or_not_at_all() {
 fn claims_follow_a_renamed_queue_and_end_with_a_cleared_one() {
     let mut w = World::new(settings());
     let (a, b) = (w.join(1), w.join(1));
-    (0..3).for_each(|cell| drop(put(&mut w, &a, cell)));
+    (0..3).for_each(|cell| drop(put(&mut w, &a, CellNo::new(cell))));
     let (first, second) = (claim(&mut w, &b).unwrap(), claim(&mut w, &b).unwrap());
     w.ask(&a, &Request::ListRename { from: "q".into(), to: "r".into() });
     assert!(claim(&mut w, &b).is_none() && done(&mut w, &b, first));
@@ -258,7 +272,7 @@ fn claims_follow_a_renamed_queue_and_end_with_a_cleared_one() {
     assert_eq!(size(&mut w, &a), (1, 1));
     clear(&mut w, &a);
     w.core.check();
-    put(&mut w, &a, 3);
+    put(&mut w, &a, CellNo::new(3));
     assert!(!done(&mut w, &b, second), "the former queue's item is gone");
     ask(&mut w, &b, QueueRequest::GiveBack(second));
     assert_eq!((size(&mut w, &a), number(claim(&mut w, &b))), ((1, 0), Some(0)));
@@ -268,8 +282,8 @@ fn claims_follow_a_renamed_queue_and_end_with_a_cleared_one() {
     lent.write(lent.base, 1, None);
     a.words().cells[3].cell.set(Cell::new(1, lent.base).0);
     // Ephemeral items end with their owner, claimed or not.
-    a.words().cells[5].cell.set(Cell::new(1, 0).0);
-    w.ask(&a, &Request::ListAppendEphemeral { list: "q".into(), cells: vec![5] });
+    a.words().cells[5].cell.set(Cell::new(1, SlotNo::new(0)).0);
+    w.ask(&a, &Request::ListAppendEphemeral { list: "q".into(), cells: vec![CellNo::new(5)] });
     let item = claim(&mut w, &b).unwrap();
     w.hang_up(&a);
     assert!(!done(&mut w, &b, item));
@@ -289,8 +303,8 @@ fn a_reader_claims_nothing_and_a_client_claims_no_more_than_it_can_hold() {
         client
     };
     let (writer, reader) = (join(1), join(2));
-    let put_there = put_one("q", 0, 0);
-    writer.words().cells[0].cell.set(Cell::new(1, 0).0);
+    let put_there = put_one("q", CellNo::new(0), 0);
+    writer.words().cells[0].cell.set(Cell::new(1, SlotNo::new(0)).0);
     ask(&mut w, &writer, put_there.clone());
     for request in [claim_one("q"), put_there] {
         assert!(matches!(ask(&mut w, &reader, request), Reply::Refused(Refusal::ReadOnly(_))));
@@ -300,10 +314,13 @@ fn a_reader_claims_nothing_and_a_client_claims_no_more_than_it_can_hold() {
 
     let a = w.join(3);
     for cell in &a.words().cells[..APPEND_MAX] {
-        cell.cell.set(Cell::new(1, 0).0);
+        cell.cell.set(Cell::new(1, SlotNo::new(0)).0);
     }
     for _ in 0..5 {
-        w.say(a.conn, &Request::ListAppend { list: "q".into(), cells: (0..APPEND_MAX as u32).collect() });
+        w.say(
+            a.conn,
+            &Request::ListAppend { list: "q".into(), cells: (0..APPEND_MAX as u32).map(CellNo::new).collect() },
+        );
         while w.hear(a.conn).is_none() {
             w.wait_ns(1_000_000);
         }
@@ -316,8 +333,8 @@ fn a_reader_claims_nothing_and_a_client_claims_no_more_than_it_can_hold() {
     clear(&mut w, &a);
     assert!(w.core.chores_left() > 0, "the items are removed in slices");
     w.core.check();
-    a.words().cells[APPEND_MAX].cell.set(Cell::new(1, 0).0);
-    let put_there = put_one("p", APPEND_MAX as u32, 0);
+    a.words().cells[APPEND_MAX].cell.set(Cell::new(1, SlotNo::new(0)).0);
+    let put_there = put_one("p", CellNo::new(APPEND_MAX as u32), 0);
     assert_eq!(ask(&mut w, &a, put_there), Reply::Appended { first: 0 });
     let claimed = ask(&mut w, &a, claim_one("p"));
     assert!(matches!(claimed, Reply::Queue(QueueReply::Claimed(_))), "{claimed:?}");
@@ -330,7 +347,7 @@ fn a_returning_client_keeps_its_claims_before_another_gets_the_items() {
         let settings = || Settings { mode, ..settings() };
         let mut w = World::new(settings());
         let (mut a, mut b, c) = (w.join(1), w.join(1), w.join(1));
-        (0..5).for_each(|cell| drop(put(&mut w, &a, cell)));
+        (0..5).for_each(|cell| drop(put(&mut w, &a, CellNo::new(cell))));
         let items: Vec<_> = (0..3).map(|_| claim(&mut w, &b).unwrap()).collect();
         w.replace_daemon(settings());
         assert!(matches!(w.come_back(&mut a, None), Reply::Welcome(_)));
@@ -362,7 +379,7 @@ fn an_old_claim_does_not_end_a_newer_one_of_the_same_client() {
         let settings = || Settings { mode, ..settings() };
         let mut w = World::new(settings());
         let (mut a, mut b) = (w.join(1), w.join(1));
-        (0..2).for_each(|cell| drop(put(&mut w, &a, cell)));
+        (0..2).for_each(|cell| drop(put(&mut w, &a, CellNo::new(cell))));
         let (first, old) = (claim(&mut w, &b).unwrap(), claim(&mut w, &b).unwrap());
         ask(&mut w, &b, QueueRequest::GiveBack(old));
         let before = claim(&mut w, &b).unwrap();
@@ -392,7 +409,7 @@ fn the_oldest_item_comes_first_after_a_restart_too() {
         let settings = || Settings { mode, ..settings() };
         let mut w = World::new(settings());
         let (mut a, mut b) = (w.join(1), w.join(1));
-        (0..4).for_each(|cell| drop(put(&mut w, &a, cell)));
+        (0..4).for_each(|cell| drop(put(&mut w, &a, CellNo::new(cell))));
         let claims: Vec<QueueClaim> = (0..3).map(|_| claim(&mut w, &b).unwrap()).collect();
         ask(&mut w, &b, QueueRequest::GiveBack(claims[1]));
         w.replace_daemon(settings());
@@ -411,7 +428,7 @@ fn the_oldest_item_comes_first_after_a_restart_too() {
 fn items_do_not_wait_for_ever_for_a_client_that_does_not_return() {
     let mut w = World::new(large());
     let (mut a, b) = (w.join(1), w.join(1));
-    (0..2).for_each(|cell| drop(put(&mut w, &a, cell)));
+    (0..2).for_each(|cell| drop(put(&mut w, &a, CellNo::new(cell))));
     let earlier = claim(&mut w, &b).unwrap();
     w.replace_daemon(large());
     w.come_back(&mut a, None);
@@ -433,10 +450,13 @@ fn a_new_daemon_passes_over_the_gaps_of_items_that_are_done() {
     let mut w = World::new(large());
     let (mut a, mut b) = (w.join(1), w.join(1));
     for cell in &a.words().cells[..APPEND_MAX] {
-        cell.cell.set(Cell::new(1, 0).0);
+        cell.cell.set(Cell::new(1, SlotNo::new(0)).0);
     }
     for _ in 0..2 {
-        w.say(a.conn, &Request::ListAppend { list: "q".into(), cells: (0..APPEND_MAX as u32).collect() });
+        w.say(
+            a.conn,
+            &Request::ListAppend { list: "q".into(), cells: (0..APPEND_MAX as u32).map(CellNo::new).collect() },
+        );
         while w.hear(a.conn).is_none() {
             w.wait_ns(1_000_000);
         }

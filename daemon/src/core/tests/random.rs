@@ -6,7 +6,7 @@ use crate::core::settings::Mode;
 use crate::core::{ConnId, Event};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
-use tensorlend_layout::number::{ClientNo, CursorNo};
+use tensorlend_layout::number::{CellNo, ClientNo, CursorNo, EntryNo, SlotNo, StreamLine};
 use tensorlend_layout::wire::{Hello, LendingId, NameAt, Policy, QueueClaim, QueueItem, QueueRequest, Reply, Request};
 
 fn name() -> impl Strategy<Value = String> {
@@ -19,7 +19,11 @@ fn name() -> impl Strategy<Value = String> {
 
 /// A past lending; its time is filled in when the message is sent.
 fn lending() -> impl Strategy<Value = LendingId> {
-    (0..9u16, 0..4u32).prop_map(|(number, n)| LendingId { owner: ClientNo::new(number), base: n << 4, since_ns: 0 })
+    (0..9u16, 0..4u32).prop_map(|(number, n)| LendingId {
+        owner: ClientNo::new(number),
+        base: SlotNo::new(n << 4),
+        since_ns: 0,
+    })
 }
 
 fn request() -> impl Strategy<Value = Request> {
@@ -33,30 +37,30 @@ fn request() -> impl Strategy<Value = Request> {
         3 => (0..12u64, 0..5u8).prop_map(|(n, slots_log2)| Request::DeviceSegment { uuid: super::world::device().uuid, bytes: n << 20, slots_log2 }),
         1 => prop::collection::vec(lending(), 0..3).prop_map(|lendings| Request::Unmapped { lendings }),
         1 => (prop::collection::vec(lending(), 0..3), any::<bool>()).prop_map(|(lendings, last)| Request::Mapped { lendings, last }),
-        2 => (0..64u32).prop_map(|n| Request::ReturnSegment { base: n & !15 }),
+        2 => (0..64u32).prop_map(|n| Request::ReturnSegment { base: SlotNo::new(n & !15) }),
         1 => Just(Request::GrowCells),
-        2 => (number.clone(), 0..64u32).prop_map(|(number, slot)| Request::SegmentOf { owner: ClientNo::new(number), slot }),
-        2 => (number.clone(), 0..64u32).prop_map(|(number, slot)| Request::SlotsOf { owner: ClientNo::new(number), slot }),
+        2 => (number.clone(), 0..64u32).prop_map(|(number, slot)| Request::SegmentOf { owner: ClientNo::new(number), slot: SlotNo::new(slot) }),
+        2 => (number.clone(), 0..64u32).prop_map(|(number, slot)| Request::SlotsOf { owner: ClientNo::new(number), slot: SlotNo::new(slot) }),
         2 => prop::collection::vec((0..64u32, any::<u64>()), 0..4).prop_map(|names| Request::ValuesOf {
-            names: names.into_iter().map(|(entry, owner_word)| NameAt { entry, owner_word }).collect()
+            names: names.into_iter().map(|(entry, owner_word)| NameAt { entry: EntryNo::new(entry), owner_word }).collect()
         }),
         2 => (number.clone(), 0..3u8).prop_map(|(number, part)| Request::CellsOf { client: ClientNo::new(number), part }),
         2 => number.clone().prop_map(|number| Request::LeasesOf { client: ClientNo::new(number) }),
-        6 => (name(), cell.clone()).prop_map(|(name, cell)| Request::Bind { name, cell }),
+        6 => (name(), cell.clone()).prop_map(|(name, cell)| Request::Bind { name, cell: CellNo::new(cell) }),
         3 => (name(), cell.clone(), prop::option::of(0u64..20_000_000), any::<bool>()).prop_map(
-            |(name, cell, ttl_ns, ephemeral)| Request::BindFor { name, cell, ttl_ns, ephemeral }
+            |(name, cell, ttl_ns, ephemeral)| Request::BindFor { name, cell: CellNo::new(cell), ttl_ns, ephemeral }
         ),
         2 => name().prop_map(|name| Request::Delete { name }),
-        1 => (name(), cell.clone()).prop_map(|n| Request::Tidy { names: vec![n] }),
+        1 => (name(), cell.clone()).prop_map(|(name, cell)| Request::Tidy { names: vec![(name, CellNo::new(cell))] }),
         2 => (name(), name()).prop_map(|(from, to)| Request::Rename { from, to }),
         1 => Just(Request::Notices),
         1 => Just(Request::Wait),
         2 => (name(), 0..9u32).prop_map(|(name, capacity)| Request::StreamOpen { name, capacity, policy: Policy::Block }),
         2 => (name(), 0..3u16, any::<bool>()).prop_map(|(name, cursor, wake)| subscribe(&name, CursorNo::new(cursor), wake)),
-        1 => (0..3u32, 0..5u64, 0..3u16).prop_map(|(stream, id, cursor)| Request::Unsubscribe { stream, id, cursor: CursorNo::new(cursor) }),
-        1 => (0..3u32, number, 0..3u16).prop_map(|(stream, number, cursor)| Request::WakeDescriptor { stream, subscriber: ClientNo::new(number), cursor: CursorNo::new(cursor) }),
+        1 => (0..3u32, 0..5u64, 0..3u16).prop_map(|(stream, id, cursor)| Request::Unsubscribe { stream: StreamLine::new(stream), id, cursor: CursorNo::new(cursor) }),
+        1 => (0..3u32, number, 0..3u16).prop_map(|(stream, number, cursor)| Request::WakeDescriptor { stream: StreamLine::new(stream), subscriber: ClientNo::new(number), cursor: CursorNo::new(cursor) }),
         1 => name().prop_map(|name| Request::StreamDelete { name }),
-        2 => (name(), prop::collection::vec(cell, 0..4)).prop_map(|(list, cells)| Request::ListAppend { list, cells }),
+        2 => (name(), prop::collection::vec(cell, 0..4)).prop_map(|(list, cells)| Request::ListAppend { list, cells: cells.into_iter().map(CellNo::new).collect() }),
         1 => name().prop_map(|list| Request::ListDelete { list }),
         1 => (name(), name()).prop_map(|(from, to)| Request::ListRename { from, to }),
         8 => queue(name(), 0..3u32).prop_map(Request::Queue),
@@ -68,7 +72,7 @@ fn queue(name: impl Strategy<Value = String>, cell: std::ops::Range<u32>) -> imp
     let claim = (0..6u64, 0..8u64, 0..8u64)
         .prop_map(|(list, number, grant)| QueueClaim { item: QueueItem { list, number }, grant });
     (name, cell, 0..4u64, claim, 0..10u8).prop_map(|(list, cell, max, claim, kind)| match kind {
-        0 | 1 => QueueRequest::Put { list, cells: (cell..3).take(1 + kind as usize).collect(), max },
+        0 | 1 => QueueRequest::Put { list, cells: (cell..3).map(CellNo::new).take(1 + kind as usize).collect(), max },
         2 | 3 => QueueRequest::Claim { list, done: vec![claim; max as usize], max: max as u8, wait: kind == 3 },
         8 | 9 => QueueRequest::Stop,
         4 | 5 => QueueRequest::Done(claim),

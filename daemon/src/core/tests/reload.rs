@@ -4,6 +4,7 @@ use super::world::{Client, SEGMENT, World, hello, limits, settings};
 use crate::core::Event;
 use crate::core::settings::{NamespaceLimits, NamespaceRule, Principal, RESERVED_SESSIONS, Settings};
 use std::collections::BTreeMap;
+use tensorlend_layout::number::CellNo;
 use tensorlend_layout::wire::{Hello, LimitKind, Policy, Refusal, Reply, Request};
 use tensorlend_layout::word::Cell;
 
@@ -27,7 +28,7 @@ fn a_smaller_limit_takes_nothing_away_and_gives_no_more() {
     let a = w.join(1);
     let lent: Vec<_> = (0..4).map(|_| w.segment(&a)).collect();
     lent[0].write(lent[0].base, 1, None);
-    let owner_word = w.bind(&a, "x", 0, Cell::new(1, lent[0].base));
+    let owner_word = w.bind(&a, "x", CellNo::new(0), Cell::new(1, lent[0].base));
 
     reload(&mut w, Settings { pool_bytes_max: 2 * SEGMENT, ..settings() });
     let stat = w.stat();

@@ -7,7 +7,7 @@ use crate::core::{Core, Event, MemId};
 use std::collections::BTreeSet;
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::name::{list_key, stream_key};
-use tensorlend_layout::number::{ClientNo, CursorNo};
+use tensorlend_layout::number::{CellNo, ClientNo, CursorNo, SlotNo};
 use tensorlend_layout::wire::{PROTOCOL_VERSION, Policy, QueueClaim, Refusal, Reply, Request, Return};
 use tensorlend_layout::word::{Absorbed, Cell, Member, MemberState, OwnerWord, Word};
 use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
@@ -78,12 +78,17 @@ impl World {
         self.happen(Event::Start);
     }
 
-    pub fn come_back(&mut self, client: &mut Client, segments: Option<Vec<u32>>) -> Reply {
+    pub fn come_back(&mut self, client: &mut Client, segments: Option<Vec<SlotNo>>) -> Reply {
         self.come_back_with(client, segments, Vec::new())
     }
 
     /// Returns to a new daemon like [`World::come_back`], with some segments released for spill.
-    pub fn come_back_with(&mut self, client: &mut Client, segments: Option<Vec<u32>>, shelved: Vec<u32>) -> Reply {
+    pub fn come_back_with(
+        &mut self,
+        client: &mut Client,
+        segments: Option<Vec<SlotNo>>,
+        shelved: Vec<SlotNo>,
+    ) -> Reply {
         let back = Return { segments, shelved, ..back(client) };
         self.come_back_saying(client, back)
     }
@@ -117,15 +122,15 @@ fn names_streams_and_lists_are_there_after_it_and_everything_comes_back() {
         let lent = w.segment(&a);
         let value = Cell::new(1, lent.base);
         lent.write(lent.base, 1, None);
-        let owner_word = w.bind(&a, "x", 0, value);
+        let owner_word = w.bind(&a, "x", CellNo::new(0), value);
         let long = "n".repeat(200);
-        w.bind(&a, &long, 1, value);
+        w.bind(&a, &long, CellNo::new(1), value);
         a.words().cells[2].cell.set(value.0);
-        w.ask(&a, &Request::ListAppend { list: "l".into(), cells: vec![2] });
+        w.ask(&a, &Request::ListAppend { list: "l".into(), cells: vec![CellNo::new(2)] });
         w.ask(&a, &Request::StreamOpen { name: "s".into(), capacity: 4, policy: Policy::Error });
         w.ask(&b, &Request::Subscribe { name: "s".into(), cursor: CursorNo::new(3), wake: false });
         w.ask(&b, &Request::Wait);
-        w.bind(&a, "gone", 3, value);
+        w.bind(&a, "gone", CellNo::new(3), value);
         w.ask(&b, &Request::Delete { name: "gone".into() });
         let before = w.stat();
 
@@ -136,18 +141,20 @@ fn names_streams_and_lists_are_there_after_it_and_everything_comes_back() {
         };
         assert_eq!(figures(&before), figures(&after));
         assert_eq!(a.find("x"), Some(owner_word), "a name stays where it was");
-        assert_eq!(a.find(&long).map(OwnerWord::cell), Some(1));
+        assert_eq!(a.find(&long).map(OwnerWord::cell), Some(CellNo::new(1)));
         assert_eq!(a.find("gone"), None);
         assert!(a.find_key(&list_key("l")).is_some() && a.find_key(&stream_key("s")).is_some());
 
         assert!(matches!(w.come_back(&mut a, Some(vec![lent.base])), Reply::Welcome(_)));
         assert!(matches!(w.come_back(&mut b, None), Reply::Welcome(_)));
         // Everything continues: ids are not reused, cells and segments are not lent twice, the name can be taken over.
-        b.words().cells[0].cell.set(Cell::new(1, 0).0);
-        let moved = w.bind(&b, "x", 0, Cell::new(1, 0));
+        b.words().cells[0].cell.set(Cell::new(1, SlotNo::new(0)).0);
+        let moved = w.bind(&b, "x", CellNo::new(0), Cell::new(1, SlotNo::new(0)));
         assert_eq!((moved.owner(), moved.version()), (b.number(), owner_word.version() + 1));
         a.words().cells[4].cell.set(value.0);
-        let Reply::Appended { first } = w.ask(&a, &Request::ListAppend { list: "l".into(), cells: vec![4] }) else {
+        let Reply::Appended { first } =
+            w.ask(&a, &Request::ListAppend { list: "l".into(), cells: vec![CellNo::new(4)] })
+        else {
             panic!()
         };
         assert_eq!(first, 1);
@@ -175,7 +182,7 @@ fn who_does_not_come_back_ends_with_his_process_and_leaves_his_tensors() {
     let (a, b) = (w.join(1), w.join(1));
     let lent = w.segment(&a);
     lent.write(lent.base, 1, None);
-    w.bind(&a, "x", 0, Cell::new(1, lent.base));
+    w.bind(&a, "x", CellNo::new(0), Cell::new(1, lent.base));
     w.hang_up(&b);
     w.replace_daemon(system());
     w.wait_ns(3_000_000_000);
@@ -216,8 +223,8 @@ fn in_user_mode_nothing_moves_before_all_are_back() {
     let (mut a, mut b) = (w.join(1), w.join(1));
     w.replace_daemon(settings());
     assert!(matches!(w.come_back(&mut a, None), Reply::Welcome(_)));
-    a.words().cells[0].cell.set(Cell::new(1, 0).0);
-    w.say(a.conn, &Request::Bind { name: "x".into(), cell: 0 });
+    a.words().cells[0].cell.set(Cell::new(1, SlotNo::new(0)).0);
+    w.say(a.conn, &Request::Bind { name: "x".into(), cell: CellNo::new(0) });
     assert!(w.hear(a.conn).is_none(), "one still reads the old directory");
     assert!(matches!(w.come_back(&mut b, None), Reply::Welcome(_)));
     assert!(matches!(w.hear(a.conn), Some((Reply::Bound { .. }, _))));
@@ -260,7 +267,7 @@ fn what_is_missing_takes_nothing_else_with_it() {
     for client in [&a, &b] {
         let lent = w.segment(client);
         lent.write(lent.base, 1, None);
-        w.bind(client, &format!("of {}", client.number()), 0, Cell::new(1, lent.base));
+        w.bind(client, &format!("of {}", client.number()), CellNo::new(0), Cell::new(1, lent.base));
         let name = format!("s{}", client.number());
         w.ask(client, &Request::StreamOpen { name, capacity: 1, policy: Policy::Block });
     }
@@ -294,11 +301,14 @@ fn the_log_counts_names_whose_memory_is_lost() {
         for number in 0..2 {
             let slot = lent.base + number;
             lent.write(slot, 1, None);
-            w.bind(client, &format!("{slot} of {}", client.number()), slot, Cell::new(1, slot));
+            w.bind(client, &format!("{slot} of {}", client.number()), CellNo::new(slot.get()), Cell::new(1, slot));
         }
     }
     assert!(matches!(w.ask(&a, &Request::GrowCells), Reply::Cells { part: 1, .. }));
-    assert!(matches!(w.ask(&a, &Request::Bind { name: "beyond".into(), cell: 4096 }), Reply::Bound { .. }));
+    assert!(matches!(
+        w.ask(&a, &Request::Bind { name: "beyond".into(), cell: CellNo::new(4096) }),
+        Reply::Bound { .. }
+    ));
     assert!(!log_of(|| w.replace_daemon(system())).contains("lost"));
     w.stored.retain(|_, label| !matches!(label, Label::Cells { .. }));
     assert!(log_of(|| w.replace_daemon(system())).contains("names lost at the restart: 1;"));
@@ -325,15 +335,15 @@ fn a_list_that_was_being_renamed_has_its_new_name_whichever_came_first() {
         for (cell, list) in (0..).zip(["first", "second"]) {
             lent.write(lent.base + cell, 1, None);
             a.words().cells[cell as usize].cell.set(Cell::new(1, lent.base + cell).0);
-            let append = Request::ListAppend { list: list.into(), cells: vec![cell] };
+            let append = Request::ListAppend { list: list.into(), cells: vec![CellNo::new(cell)] };
             assert_eq!(w.ask(&a, &append), Reply::Appended { first: 0 });
         }
         let d = a.directory.clone();
         let find = |list: &str| d.find(d.hash(&list_key(list)), &list_key(list)).unwrap();
         let (renamed, replaced) = (find(from).unwrap().owner_word, find(to).unwrap());
-        d.lists[renamed.cell() as usize].key_hash.set(d.hash(&list_key(to)));
+        d.lists[renamed.cell().index()].key_hash.set(d.hash(&list_key(to)));
         let owner_word = replaced.owner_word.then_live(ClientNo::new(0), renamed.cell());
-        d.names[replaced.entry as usize].owner_word.set(owner_word.0);
+        d.names[replaced.entry.index()].owner_word.set(owner_word.0);
         w.replace_daemon(system());
         let place = |list: &str| find(list).map(|it| it.owner_word).filter(|it| it.is_live()).map(OwnerWord::cell);
         assert_eq!((place(from), place(to)), (None, Some(renamed.cell())), "{from} to {to}");
@@ -357,8 +367,8 @@ fn who_hangs_up_before_he_has_the_directory_may_come_again() {
     let (mut a, mut b) = (w.join(1), w.join(1));
     w.replace_daemon(settings());
     assert!(matches!(w.come_back(&mut a, None), Reply::Welcome(_)));
-    a.words().cells[0].cell.set(Cell::new(1, 0).0);
-    w.say(a.conn, &Request::Bind { name: "x".into(), cell: 0 });
+    a.words().cells[0].cell.set(Cell::new(1, SlotNo::new(0)).0);
+    w.say(a.conn, &Request::Bind { name: "x".into(), cell: CellNo::new(0) });
     let conn = w.dial(1, &[]);
     w.say(conn, &Request::Return(back(&b)));
     assert!(matches!(w.hear(conn), Some((Reply::Welcome(_), _))));
@@ -394,8 +404,8 @@ fn who_holds_a_claim_and_does_not_come_back_holds_nobody_up() {
     a.words().claim.set(a.directory.hash(b"x"));
     w.replace_daemon(system());
     assert!(matches!(w.come_back(&mut b, None), Reply::Welcome(_)));
-    b.words().cells[0].cell.set(Cell::new(1, 0).0);
-    w.say(b.conn, &Request::Bind { name: "x".into(), cell: 0 });
+    b.words().cells[0].cell.set(Cell::new(1, SlotNo::new(0)).0);
+    w.say(b.conn, &Request::Bind { name: "x".into(), cell: CellNo::new(0) });
     w.wait_ns(3_000_000_000);
     assert!(matches!(w.hear(b.conn), Some((Reply::Bound { .. }, _))));
 }
@@ -404,13 +414,13 @@ fn who_holds_a_claim_and_does_not_come_back_holds_nobody_up() {
 fn a_request_to_bind_that_is_asked_twice_takes_effect_once() {
     let mut w = World::new(system());
     let (mut a, mut b) = (w.join(1), w.join(1));
-    let first = w.bind(&a, "x", 0, Cell::new(1, 0));
+    let first = w.bind(&a, "x", CellNo::new(0), Cell::new(1, SlotNo::new(0)));
     w.replace_daemon(system());
     assert!(matches!(w.come_back(&mut a, None), Reply::Welcome(_)));
     assert!(matches!(w.come_back(&mut b, None), Reply::Welcome(_)));
-    let taken = w.bind(&b, "x", 0, Cell::new(1, 0));
+    let taken = w.bind(&b, "x", CellNo::new(0), Cell::new(1, SlotNo::new(0)));
     assert_eq!(taken.version(), first.version() + 1);
-    assert!(matches!(w.ask(&a, &Request::Bind { name: "x".into(), cell: 0 }), Reply::Bound { .. }));
+    assert!(matches!(w.ask(&a, &Request::Bind { name: "x".into(), cell: CellNo::new(0) }), Reply::Bound { .. }));
     assert_eq!(b.find("x"), Some(taken), "it is not undone");
 }
 
@@ -541,10 +551,10 @@ fn a_directory_with_made_up_words_stops_nobody() {
         let lent = w.segment(&a);
         lent.write(lent.base, 1, None);
         for (cell, name) in ["x".to_owned(), "n".repeat(200), "m".repeat(120)].iter().enumerate() {
-            w.bind(&a, name, cell as u32, Cell::new(1, lent.base));
+            w.bind(&a, name, CellNo::new(cell as u32), Cell::new(1, lent.base));
         }
         a.words().cells[5].cell.set(Cell::new(1, lent.base).0);
-        w.ask(&a, &Request::ListAppend { list: "l".into(), cells: vec![5] });
+        w.ask(&a, &Request::ListAppend { list: "l".into(), cells: vec![CellNo::new(5)] });
         w.ask(&a, &Request::StreamOpen { name: "s".into(), capacity: 4, policy: Policy::Error });
         w.ask(&b, &Request::Subscribe { name: "s".into(), cursor: CursorNo::new(3), wake: false });
         let mut random = seed;
@@ -571,7 +581,7 @@ fn a_directory_with_made_up_words_stops_nobody() {
         }
         w.replace_daemon(settings());
         let c = w.join(1);
-        w.bind(&c, "y", 0, Cell::new(1, 0));
+        w.bind(&c, "y", CellNo::new(0), Cell::new(1, SlotNo::new(0)));
         w.ask(&c, &Request::Delete { name: "y".into() });
         w.ask(&c, &Request::Delete { name: "n".repeat(200) });
         w.loud.clear();

@@ -4,7 +4,7 @@ use super::world::{Client, World, hello, settings};
 use crate::core::ConnId;
 use crate::core::session::requests::{Registration, Right, rule};
 use std::collections::BTreeSet;
-use tensorlend_layout::number::CursorNo;
+use tensorlend_layout::number::{CellNo, CursorNo, EntryNo, SlotNo, StreamLine};
 use tensorlend_layout::wire::{
     Inspect, LendingId, NameAt, PROTOCOL_VERSION, Policy, QueueClaim, QueueItem, QueueRequest, Refusal, Reply, Request,
     Return, View, encode,
@@ -14,7 +14,7 @@ use tensorlend_layout::wire::{
 fn samples(writer: &Client) -> Vec<Request> {
     let (number, slot, name) = (writer.number(), 1, || "x".to_owned());
     let claim = QueueClaim { item: QueueItem { list: 1, number: 0 }, grant: 1 };
-    let lending = LendingId { owner: number, base: 1, since_ns: 1 };
+    let lending = LendingId { owner: number, base: SlotNo::new(1), since_ns: 1 };
     let back = Return {
         protocol_min: PROTOCOL_VERSION,
         protocol_max: PROTOCOL_VERSION,
@@ -35,37 +35,37 @@ fn samples(writer: &Client) -> Vec<Request> {
         Request::HandBack,
         Request::Ack,
         Request::Segment { bytes: 4096, slots_log2: 4 },
-        Request::ReturnSegment { base: 1 },
-        Request::SegmentOf { owner: number, slot },
+        Request::ReturnSegment { base: SlotNo::new(1) },
+        Request::SegmentOf { owner: number, slot: SlotNo::new(slot) },
         Request::GrowCells,
         Request::CellsOf { client: number, part: 0 },
         Request::LeasesOf { client: number },
-        Request::Bind { name: name(), cell: 0 },
+        Request::Bind { name: name(), cell: CellNo::new(0) },
         Request::Delete { name: name() },
-        Request::Tidy { names: vec![(name(), 0)] },
+        Request::Tidy { names: vec![(name(), CellNo::new(0))] },
         Request::Rename { from: name(), to: "y".into() },
         Request::Notices,
         Request::Wait,
         Request::StreamOpen { name: "t".into(), capacity: 4, policy: Policy::Block },
         Request::Subscribe { name: "s".into(), cursor: CursorNo::new(0), wake: false },
-        Request::Unsubscribe { stream: 0, id: 1, cursor: CursorNo::new(0) },
-        Request::WakeDescriptor { stream: 0, subscriber: number, cursor: CursorNo::new(0) },
+        Request::Unsubscribe { stream: StreamLine::new(0), id: 1, cursor: CursorNo::new(0) },
+        Request::WakeDescriptor { stream: StreamLine::new(0), subscriber: number, cursor: CursorNo::new(0) },
         Request::StreamDelete { name: "s".into() },
-        Request::ListAppend { list: "l".into(), cells: vec![1] },
+        Request::ListAppend { list: "l".into(), cells: vec![CellNo::new(1)] },
         Request::ListDelete { list: "l".into() },
         Request::ListRename { from: "l".into(), to: "m".into() },
         Request::Stat,
         Request::Ping,
-        Request::BindFor { name: name(), cell: 0, ttl_ns: Some(1), ephemeral: false },
+        Request::BindFor { name: name(), cell: CellNo::new(0), ttl_ns: Some(1), ephemeral: false },
         Request::DeviceSegment { uuid: tensorlend_layout::device::Uuid([0; 16]), bytes: 4096, slots_log2: 4 },
         Request::Mapped { lendings: vec![lending], last: true },
         Request::Unmapped { lendings: vec![lending] },
-        Request::Shelve { base: 1 },
-        Request::SlotsOf { owner: number, slot },
-        Request::StreamClosed { stream: 0, id: 1 },
-        Request::ListAppendEphemeral { list: "l".into(), cells: vec![1] },
-        Request::ValuesOf { names: vec![NameAt { entry: 1, owner_word: 0 }] },
-        Request::Queue(QueueRequest::Put { list: "l".into(), cells: vec![1], max: 0 }),
+        Request::Shelve { base: SlotNo::new(1) },
+        Request::SlotsOf { owner: number, slot: SlotNo::new(slot) },
+        Request::StreamClosed { stream: StreamLine::new(0), id: 1 },
+        Request::ListAppendEphemeral { list: "l".into(), cells: vec![CellNo::new(1)] },
+        Request::ValuesOf { names: vec![NameAt { entry: EntryNo::new(1), owner_word: 0 }] },
+        Request::Queue(QueueRequest::Put { list: "l".into(), cells: vec![CellNo::new(1)], max: 0 }),
         Request::Queue(QueueRequest::Claim { list: "l".into(), done: vec![], max: 1, wait: false }),
         Request::Queue(QueueRequest::Done(claim)),
         Request::Queue(QueueRequest::GiveBack(claim)),
@@ -106,7 +106,7 @@ fn lab(w: &mut World) -> Client {
     let writer = join(w, 1);
     let lent = w.segment(&writer);
     lent.write(lent.base, 1, None);
-    w.bind(&writer, "x", 0, tensorlend_layout::word::Cell::new(1, lent.base));
+    w.bind(&writer, "x", CellNo::new(0), tensorlend_layout::word::Cell::new(1, lent.base));
     w.ask(&writer, &Request::StreamOpen { name: "s".into(), capacity: 4, policy: Policy::Block });
     writer
 }

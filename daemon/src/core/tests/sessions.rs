@@ -1,7 +1,7 @@
 use super::world::{SEGMENT, World, hello, limits, settings};
 use crate::core::settings::Settings;
 use crate::core::{ConnId, Event};
-use tensorlend_layout::number::{ClientNo, CursorNo};
+use tensorlend_layout::number::{CellNo, ClientNo, CursorNo, SlotNo};
 use tensorlend_layout::wire::{Hello, LimitKind, PROTOCOL_VERSION, Refusal, Refusals, Reply, Request, encode};
 use tensorlend_layout::word::{Absorbed, Member, MemberState};
 
@@ -86,7 +86,7 @@ fn refusals_count_by_reason() {
     let client = w.join(1);
     let too_long = Request::Segment { bytes: 32 * SEGMENT, slots_log2: 4 };
     assert!(matches!(w.ask(&client, &too_long), Reply::Refused(Refusal::Limit { .. })));
-    let gone = Request::SlotsOf { owner: client.number(), slot: 7 };
+    let gone = Request::SlotsOf { owner: client.number(), slot: SlotNo::new(7) };
     for _ in 0..2 {
         assert!(matches!(w.ask(&client, &gone), Reply::Refused(Refusal::NotFound(_))));
     }
@@ -132,7 +132,7 @@ fn readers_read() {
     for request in [
         Request::Segment { bytes: 1, slots_log2: 1 },
         Request::GrowCells,
-        Request::Bind { name: "x".into(), cell: 0 },
+        Request::Bind { name: "x".into(), cell: CellNo::new(0) },
         Request::Delete { name: "x".into() },
         Request::ListAppend { list: "l".into(), cells: vec![] },
         Request::StreamOpen { name: "s".into(), capacity: 1, policy: tensorlend_layout::wire::Policy::Block },

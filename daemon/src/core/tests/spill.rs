@@ -4,7 +4,7 @@ use super::world::{Answer, Client, Lent, SEGMENT, World, settings};
 use crate::core::label::Label;
 use crate::core::settings::{Mode, Settings, SpillMarks, SpillSettings};
 use crate::core::{Effect, Event, MemId, Unwritten};
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{CellNo, ClientNo};
 use tensorlend_layout::wire::{Inspect, LimitKind, PROTOCOL_VERSION, Refusal, Reply, Request, Shown, View, encode};
 use tensorlend_layout::word::Cell;
 
@@ -34,7 +34,7 @@ fn fill(w: &mut World, names: &[&str]) -> (Client, Vec<Lent>) {
         w.now_ns += 1000;
         let lent = w.segment(&client);
         lent.write(lent.base, 1, None);
-        w.bind(&client, name, cell as u32, Cell::new(1, lent.base));
+        w.bind(&client, name, CellNo::new(cell as u32), Cell::new(1, lent.base));
         lent
     });
     let lent = lent.collect();
@@ -175,7 +175,7 @@ fn a_full_table_spills_nothing_whatever_the_namespace_is_called() {
             let client = join(&mut w);
             let lent = w.segment(&client);
             lent.write(lent.base, 1, None);
-            w.bind(&client, &format!("v{number}"), 0, Cell::new(1, lent.base));
+            w.bind(&client, &format!("v{number}"), CellNo::new(0), Cell::new(1, lent.base));
             w.hang_up(&client);
         }
         let last = join(&mut w);

@@ -2,7 +2,7 @@ use super::world::{Client, STREAM_GRACE_NS, World, settings};
 use crate::core::Lending;
 use crate::core::settings::{Mode, Principal, Settings};
 use tensorlend_layout::name::{item_key, list_key, stream_key};
-use tensorlend_layout::number::{ClientNo, CursorNo};
+use tensorlend_layout::number::{CellNo, ClientNo, CursorNo, SlotNo, StreamLine};
 use tensorlend_layout::raw::View;
 use tensorlend_layout::stream::{RingEntry, StreamRing};
 use tensorlend_layout::wire::{LimitKind, Policy, Refusal, Reply, Request};
@@ -19,13 +19,13 @@ pub fn subscribe(name: &str, cursor: CursorNo, wake: bool) -> Request {
 
 fn stream(reply: Reply) -> (u32, u64) {
     match reply {
-        Reply::Stream { stream, id, capacity: 4, policy: Policy::DropOldest, .. } => (stream, id),
+        Reply::Stream { stream, id, capacity: 4, policy: Policy::DropOldest, .. } => (stream.get(), id),
         other => panic!("{other:?}"),
     }
 }
 
-fn subscribers(client: &Client, place: u32) -> Vec<SubscriberWord> {
-    let entry = &client.directory.streams[place as usize];
+fn subscribers(client: &Client, place: StreamLine) -> Vec<SubscriberWord> {
+    let entry = &client.directory.streams[place.index()];
     let count = entry.subscribers_count.peek() as usize;
     entry.subscribers[..count].iter().map(|w| SubscriberWord(w.peek())).collect()
 }
@@ -37,7 +37,7 @@ fn a_stream_has_one_live_producer_and_listed_subscribers() {
     assert!(matches!(w.ask(&b, &subscribe("s", CursorNo::new(0), false)), Reply::Refused(Refusal::NotFound(_))));
     let (place, id) = stream(w.ask(&a, &open("s")));
     let owner_word = a.find_key(&stream_key("s")).unwrap();
-    assert_eq!((owner_word.owner(), owner_word.cell()), (a.number(), place));
+    assert_eq!((owner_word.owner(), owner_word.stream()), (a.number(), StreamLine::new(place)));
     assert_eq!(w.ask(&b, &open("s")), Reply::Refused(Refusal::StreamTaken("s".into())));
 
     w.say(b.conn, &subscribe("s", CursorNo::new(5), true));
@@ -45,21 +45,25 @@ fn a_stream_has_one_live_producer_and_listed_subscribers() {
     let how: Vec<Lending> = lend.iter().map(|it| it.1).collect();
     assert_eq!((stream(reply), &how[..2]), ((place, id), &[Lending::Read, Lending::Woken][..]));
     w.say(b.conn, &Request::Ack);
-    let listed = subscribers(&a, place);
+    let listed = subscribers(&a, StreamLine::new(place));
     assert_eq!((listed[0].client(), listed[0].cursor(), listed[0].has_wake()), (b.number(), CursorNo::new(5), true));
-    let ask = Request::WakeDescriptor { stream: place, subscriber: b.number(), cursor: CursorNo::new(5) };
+    let ask =
+        Request::WakeDescriptor { stream: StreamLine::new(place), subscriber: b.number(), cursor: CursorNo::new(5) };
     let (reply, lend) = w.ask_lent(&a, &ask);
     assert!(matches!(reply, Reply::Sheet { .. }) && lend[0].1 == Lending::Wake);
     assert!(matches!(w.ask(&b, &ask), Reply::Refused(Refusal::NotFound(_))), "not the producer");
     stream(w.ask(&b, &subscribe("s", CursorNo::new(5), false)));
-    assert_eq!(subscribers(&a, place).len(), 1, "the same cursor is listed once");
+    assert_eq!(subscribers(&a, StreamLine::new(place)).len(), 1, "the same cursor is listed once");
     assert_eq!(w.ask(&a, &ask), Reply::Done, "no wake descriptor any more");
     stream(w.ask(&b, &subscribe("s", CursorNo::new(6), false)));
-    assert_eq!(w.ask(&b, &Request::Unsubscribe { stream: place, id, cursor: CursorNo::new(5) }), Reply::Done);
-    assert_eq!(subscribers(&a, place).iter().filter(|s| s.0 != 0).count(), 1);
+    assert_eq!(
+        w.ask(&b, &Request::Unsubscribe { stream: StreamLine::new(place), id, cursor: CursorNo::new(5) }),
+        Reply::Done
+    );
+    assert_eq!(subscribers(&a, StreamLine::new(place)).iter().filter(|s| s.0 != 0).count(), 1);
     let version = a.directory.streams[place as usize].subscribers_version.peek();
     w.hang_up(&b);
-    assert!(subscribers(&a, place).is_empty());
+    assert!(subscribers(&a, StreamLine::new(place)).is_empty());
     assert!(a.directory.streams[place as usize].subscribers_version.peek() > version);
     w.hang_up(&a);
     let c = w.join(1);
@@ -94,7 +98,7 @@ fn a_dead_producers_stream_stays_readable_until_it_is_opened_anew() {
     let (again, fresh) = stream(w.ask(&b, &open("s")));
     assert_eq!(again, place);
     assert_ne!(fresh, id);
-    assert!(subscribers(&b, place).is_empty(), "subscribers come again");
+    assert!(subscribers(&b, StreamLine::new(place)).is_empty(), "subscribers come again");
     w.wait_ns(100_000_000);
     assert_eq!((w.stat().segments, w.stat().frozen), (0, 0));
     w.ask(&b, &Request::StreamDelete { name: "s".into() });
@@ -106,7 +110,7 @@ fn a_dead_producers_stream_stays_readable_until_it_is_opened_anew() {
 fn close(w: &mut World, client: &Client, (stream, id): (u32, u64), ring: &View) {
     let head: &StreamRing = ring.at(0).unwrap();
     head.closed.set(1);
-    assert_eq!(w.ask(client, &Request::StreamClosed { stream, id }), Reply::Done);
+    assert_eq!(w.ask(client, &Request::StreamClosed { stream: StreamLine::new(stream), id }), Reply::Done);
 }
 
 fn open_with_ring(w: &mut World, client: &Client, name: &str) -> ((u32, u64), View) {
@@ -127,9 +131,13 @@ fn a_closed_stream_ends_when_nobody_has_used_it_for_a_while() {
     assert!(there(&b, "s"), "its producer has it open");
     let sheets = w.stat().bytes_sheets;
     let (stream, id) = at;
-    assert_eq!(w.ask(&a, &Request::StreamClosed { stream, id: id + 1 }), Reply::Done);
-    assert_eq!(w.ask(&b, &Request::StreamClosed { stream, id }), Reply::Done, "not its stream");
-    assert_eq!(w.ask(&a, &Request::StreamClosed { stream, id }), Reply::Done);
+    assert_eq!(w.ask(&a, &Request::StreamClosed { stream: StreamLine::new(stream), id: id + 1 }), Reply::Done);
+    assert_eq!(
+        w.ask(&b, &Request::StreamClosed { stream: StreamLine::new(stream), id }),
+        Reply::Done,
+        "not its stream"
+    );
+    assert_eq!(w.ask(&a, &Request::StreamClosed { stream: StreamLine::new(stream), id }), Reply::Done);
     w.wait_ns(3 * STREAM_GRACE_NS);
     assert!(there(&b, "s"), "the ring does not say that it is closed");
 
@@ -139,7 +147,10 @@ fn a_closed_stream_ends_when_nobody_has_used_it_for_a_while() {
     assert!(matches!(w.ask(&b, &subscribe("s", CursorNo::new(0), false)), Reply::Stream { .. }));
     w.wait_ns(3 * STREAM_GRACE_NS);
     assert!(there(&b, "s"), "a subscriber reads it");
-    assert_eq!(w.ask(&b, &Request::Unsubscribe { stream, id, cursor: CursorNo::new(0) }), Reply::Done);
+    assert_eq!(
+        w.ask(&b, &Request::Unsubscribe { stream: StreamLine::new(stream), id, cursor: CursorNo::new(0) }),
+        Reply::Done
+    );
     w.wait_ns(STREAM_GRACE_NS - 1);
     assert!(there(&b, "s"));
     w.wait_ns(1);
@@ -150,8 +161,11 @@ fn a_closed_stream_ends_when_nobody_has_used_it_for_a_while() {
     let (again, other) = self::stream(w.ask(&a, &open("t")));
     assert!(again == stream && other > id);
     assert!(matches!(w.ask(&b, &subscribe("t", CursorNo::new(0), false)), Reply::Stream { .. }));
-    assert_eq!(w.ask(&b, &Request::Unsubscribe { stream, id, cursor: CursorNo::new(0) }), Reply::Done);
-    assert_eq!(subscribers(&a, again).len(), 1);
+    assert_eq!(
+        w.ask(&b, &Request::Unsubscribe { stream: StreamLine::new(stream), id, cursor: CursorNo::new(0) }),
+        Reply::Done
+    );
+    assert_eq!(subscribers(&a, StreamLine::new(again)).len(), 1);
     w.hang_up(&a);
     w.wait_ns(3 * STREAM_GRACE_NS);
     assert!(there(&b, "t"), "its subscriber is there");
@@ -249,7 +263,7 @@ fn a_daemon_that_ends_while_it_retires_leaves_nothing() {
             // The producer reports the close only to the next daemon, or this daemon is killed in between.
             if steps > 0 {
                 let at = (0, a.directory.streams[0].id.peek());
-                w.ask(&a, &Request::StreamClosed { stream: at.0, id: at.1 });
+                w.ask(&a, &Request::StreamClosed { stream: StreamLine::new(at.0), id: at.1 });
                 w.dies_after = Some(steps - 1);
                 w.wait_ns(STREAM_GRACE_NS);
                 w.dies_after = None;
@@ -308,12 +322,13 @@ fn client_uid(client: &Client) -> u32 {
 fn no_user_takes_a_whole_table_of_a_shared_namespace() {
     let mut w = shared();
     let (a, b) = (join_lab(&mut w, 1), join_lab(&mut w, 2));
-    a.words().cells[0].cell.set(Cell::new(1, 0).0);
-    b.words().cells[0].cell.set(Cell::new(1, 0).0);
+    a.words().cells[0].cell.set(Cell::new(1, SlotNo::new(0)).0);
+    b.words().cells[0].cell.set(Cell::new(1, SlotNo::new(0)).0);
     let segment = |_| Request::Segment { bytes: 4096, slots_log2: 2 };
     let opened = |user: &'static str| move |number| open(&format!("{user}{number}"));
-    let listed =
-        |user: &'static str| move |number| Request::ListAppend { list: format!("{user}{number}"), cells: vec![0] };
+    let listed = |user: &'static str| {
+        move |number| Request::ListAppend { list: format!("{user}{number}"), cells: vec![CellNo::new(0)] }
+    };
     // The first user may have a half, and the second a third of the rest.
     assert_eq!(as_often(&mut w, &a, 100, segment), 6);
     assert_eq!(as_often(&mut w, &b, 100, segment), 2);
@@ -406,7 +421,7 @@ fn streams_have_limits() {
     w.assert_empty();
 }
 
-fn append(list: &str, cells: &[u32]) -> Request {
+fn append(list: &str, cells: &[CellNo]) -> Request {
     Request::ListAppend { list: list.into(), cells: cells.to_vec() }
 }
 
@@ -415,36 +430,39 @@ fn lists_are_appended_to_by_many_and_ordered_by_one() {
     let mut w = World::new(settings());
     let (a, b) = (w.join(1), w.join(1));
     for cell in 0..8 {
-        a.words().cells[cell].cell.set(Cell::new(1, 0).0);
-        b.words().cells[cell].cell.set(Cell::new(1, 0).0);
+        a.words().cells[cell].cell.set(Cell::new(1, SlotNo::new(0)).0);
+        b.words().cells[cell].cell.set(Cell::new(1, SlotNo::new(0)).0);
     }
-    assert_eq!(w.ask(&a, &append("l", &[0, 1])), Reply::Appended { first: 0 });
-    assert_eq!(w.ask(&b, &append("l", &[5])), Reply::Appended { first: 2 });
+    assert_eq!(w.ask(&a, &append("l", &[CellNo::new(0), CellNo::new(1)])), Reply::Appended { first: 0 });
+    assert_eq!(w.ask(&b, &append("l", &[CellNo::new(5)])), Reply::Appended { first: 2 });
     let owner_word = a.find_key(&list_key("l")).unwrap();
     assert_eq!(owner_word.owner(), ClientNo::new(0));
-    let entry = &a.directory.lists[owner_word.cell() as usize];
+    let entry = &a.directory.lists[owner_word.cell().index()];
     let id = entry.id.peek();
     assert_eq!(entry.end.peek(), 3);
-    let item = |client: &Client, n| client.find_key(&item_key(id, n)).map(|h| (h.owner().get(), h.cell()));
+    let item = |client: &Client, n| client.find_key(&item_key(id, n)).map(|h| (h.owner().get(), h.cell().get()));
     assert_eq!((item(&a, 0), item(&a, 1), item(&a, 2)), (Some((1, 0)), Some((1, 1)), Some((2, 5))));
-    assert!(matches!(w.ask(&a, &append("l", &[2, 9999])), Reply::Refused(Refusal::Bad(_))));
+    assert!(matches!(w.ask(&a, &append("l", &[CellNo::new(2), CellNo::new(9999)])), Reply::Refused(Refusal::Bad(_))));
     assert_eq!(entry.end.peek(), 3, "all of them or none");
     assert_eq!(w.ask(&a, &Request::ListRename { from: "l".into(), to: "m".into() }), Reply::Done);
     assert_eq!(
         (a.find_key(&list_key("l")), a.find_key(&list_key("m")).map(OwnerWord::cell)),
         (None, Some(owner_word.cell()))
     );
-    assert_eq!(w.ask(&a, &append("m", &[2])), Reply::Appended { first: 3 });
-    assert_eq!(w.ask(&b, &append("l", &[6])), Reply::Appended { first: 0 });
+    assert_eq!(w.ask(&a, &append("m", &[CellNo::new(2)])), Reply::Appended { first: 3 });
+    assert_eq!(w.ask(&b, &append("l", &[CellNo::new(6)])), Reply::Appended { first: 0 });
     let rename = Request::ListRename { from: "m".into(), to: "l".into() };
     assert_eq!(w.ask(&b, &rename), Reply::Done);
-    assert_eq!(w.ask(&b, &Request::Notices), Reply::Notices { cells: vec![6], more: false });
+    assert_eq!(w.ask(&b, &Request::Notices), Reply::Notices { cells: vec![CellNo::new(6)], more: false });
     assert_eq!(w.ask(&b, &Request::ListDelete { list: "l".into() }), Reply::Deleted { existed: true });
     assert_eq!(w.ask(&b, &Request::ListDelete { list: "l".into() }), Reply::Deleted { existed: false });
-    assert_eq!(w.ask(&a, &Request::Notices), Reply::Notices { cells: vec![0, 1, 2], more: false });
+    assert_eq!(
+        w.ask(&a, &Request::Notices),
+        Reply::Notices { cells: vec![CellNo::new(0), CellNo::new(1), CellNo::new(2)], more: false }
+    );
     assert_eq!((w.stat().names, entry.id.peek()), (0, 0));
-    assert_eq!(w.ask(&a, &append("l", &[0])), Reply::Appended { first: 0 });
-    assert!(a.directory.lists[owner_word.cell() as usize].id.peek() > id, "ids are never used again");
+    assert_eq!(w.ask(&a, &append("l", &[CellNo::new(0)])), Reply::Appended { first: 0 });
+    assert!(a.directory.lists[owner_word.cell().index()].id.peek() > id, "ids are never used again");
     w.ask(&b, &Request::ListDelete { list: "l".into() });
     w.hang_up(&a);
     w.hang_up(&b);
@@ -457,16 +475,17 @@ fn ephemeral_items_end_with_their_owners_and_take_their_list_along() {
         let mut w = World::new(settings());
         let (mut a, mut b) = (w.join(1), w.join(1));
         for client in [&a, &b] {
-            (0..4).for_each(|cell| client.words().cells[cell].cell.set(Cell::new(1, 0).0));
+            (0..4).for_each(|cell| client.words().cells[cell].cell.set(Cell::new(1, SlotNo::new(0)).0));
         }
         let door = |list: &str, cell| Request::ListAppendEphemeral { list: list.into(), cells: vec![cell] };
-        assert_eq!(w.ask(&a, &door("door", 0)), Reply::Appended { first: 0 });
-        assert_eq!(w.ask(&b, &door("door", 0)), Reply::Appended { first: 1 });
+        assert_eq!(w.ask(&a, &door("door", CellNo::new(0))), Reply::Appended { first: 0 });
+        assert_eq!(w.ask(&b, &door("door", CellNo::new(0))), Reply::Appended { first: 1 });
         // This request, too, fails as a whole.
-        let wrong = Request::ListAppendEphemeral { list: "door".into(), cells: vec![1, 9999] };
+        let wrong =
+            Request::ListAppendEphemeral { list: "door".into(), cells: vec![CellNo::new(1), CellNo::new(9999)] };
         assert!(matches!(w.ask(&b, &wrong), Reply::Refused(Refusal::Bad(_))));
-        w.ask(&a, &door("both", 2));
-        w.ask(&b, &append("both", &[2]));
+        w.ask(&a, &door("both", CellNo::new(2)));
+        w.ask(&b, &append("both", &[CellNo::new(2)]));
         if restarts {
             w.replace_daemon(settings());
             assert!(matches!(w.come_back(&mut a, None), Reply::Welcome(_)));
@@ -474,7 +493,7 @@ fn ephemeral_items_end_with_their_owners_and_take_their_list_along() {
         }
         let is_there = |client: &Client, list: &str| client.find_key(&list_key(list)).is_some();
         w.hang_up(&a);
-        let id = b.directory.lists[b.find_key(&list_key("door")).unwrap().cell() as usize].id.peek();
+        let id = b.directory.lists[b.find_key(&list_key("door")).unwrap().cell().index()].id.peek();
         assert_eq!(b.find_key(&item_key(id, 0)), None);
         assert!(b.find_key(&item_key(id, 1)).is_some() && is_there(&b, "door") && is_there(&b, "both"));
         w.hang_up(&b);
@@ -494,7 +513,7 @@ fn a_lists_items_outlive_their_producer_and_go_with_the_list() {
     let lent = w.segment(&a);
     lent.write(lent.base, 1, None);
     a.words().cells[0].cell.set(Cell::new(1, lent.base).0);
-    w.ask(&a, &append("l", &[0]));
+    w.ask(&a, &append("l", &[CellNo::new(0)]));
     w.hang_up(&a);
     assert_eq!(w.stat().segments, 1);
     assert_eq!(w.ask(&b, &Request::ListDelete { list: "l".into() }), Reply::Deleted { existed: true });

@@ -3,6 +3,7 @@
 use super::queues::{ask, claim, claim_one, clear, done, granted, number, put, size};
 use super::world::{Client, World, settings};
 use crate::core::settings::{Mode, Settings};
+use tensorlend_layout::number::{CellNo, SlotNo};
 use tensorlend_layout::wire::{CLAIM_BATCH_MAX, QueueClaim, QueueReply, QueueRequest, Refusal, Reply, Request};
 use tensorlend_layout::word::Cell;
 
@@ -29,17 +30,17 @@ fn each_item_goes_to_the_claim_that_has_waited_longest() {
     say(&mut w, &b, claim_waiting("q"));
     say(&mut w, &c, claim_waiting("q"));
     assert_eq!((received(&mut w, &b), received(&mut w, &c)), (None, None));
-    put(&mut w, &a, 0);
+    put(&mut w, &a, CellNo::new(0));
     assert_eq!((received(&mut w, &b), received(&mut w, &c)), (Some(0), None));
     say(&mut w, &b, claim_waiting("q"));
-    put(&mut w, &a, 1);
+    put(&mut w, &a, CellNo::new(1));
     assert_eq!((received(&mut w, &b), received(&mut w, &c)), (None, Some(1)));
     // One request appends items for several clients.
     say(&mut w, &c, claim_waiting("q"));
     for cell in [2, 3, 4] {
-        a.words().cells[cell].cell.set(Cell::new(1, 0).0);
+        a.words().cells[cell].cell.set(Cell::new(1, SlotNo::new(0)).0);
     }
-    w.ask(&a, &Request::ListAppend { list: "q".into(), cells: vec![2, 3, 4] });
+    w.ask(&a, &Request::ListAppend { list: "q".into(), cells: vec![CellNo::new(2), CellNo::new(3), CellNo::new(4)] });
     assert_eq!((received(&mut w, &b), received(&mut w, &c)), (Some(2), Some(3)));
     assert_eq!(size(&mut w, &a), (1, 4));
     w.core.check();
@@ -54,7 +55,7 @@ fn an_item_for_a_client_that_ends_goes_to_the_next_one_that_waits() {
     }
     // The first one ends while it waits.
     w.hang_up(&b);
-    put(&mut w, &a, 0);
+    put(&mut w, &a, CellNo::new(0));
     assert_eq!((received(&mut w, &c), received(&mut w, &d)), (Some(0), None));
     // The second one ends with its item, whether or not it has read the reply.
     w.hang_up(&c);
@@ -77,12 +78,12 @@ fn a_client_ends_its_wait_and_gets_one_reply() {
     say(&mut w, &b, claim_waiting("q"));
     say(&mut w, &b, QueueRequest::Stop);
     assert_eq!(heard(&mut w, &b), Some(Reply::Queue(QueueReply::Empty)));
-    put(&mut w, &a, 0);
+    put(&mut w, &a, CellNo::new(0));
     assert_eq!((heard(&mut w, &b), size(&mut w, &a)), (None, (1, 0)));
     // The item was granted before the daemon read the end of the wait.
     assert_eq!(number(claim(&mut w, &b)), Some(0));
     say(&mut w, &b, claim_waiting("q"));
-    put(&mut w, &a, 1);
+    put(&mut w, &a, CellNo::new(1));
     say(&mut w, &b, QueueRequest::Stop);
     assert_eq!((received(&mut w, &b), heard(&mut w, &b)), (Some(1), None));
     // A `Stop` without a wait changes nothing.
@@ -100,7 +101,7 @@ fn a_client_ends_its_wait_and_gets_one_reply() {
 fn claims_wait_for_a_name_whatever_list_it_leads_to() {
     let mut w = World::new(settings());
     let (a, b, c) = (w.join(1), w.join(1), w.join(1));
-    put(&mut w, &a, 0);
+    put(&mut w, &a, CellNo::new(0));
     say(&mut w, &b, claim_waiting("r"));
     w.ask(&a, &Request::ListRename { from: "q".into(), to: "r".into() });
     assert_eq!(received(&mut w, &b), Some(0));
@@ -108,8 +109,8 @@ fn claims_wait_for_a_name_whatever_list_it_leads_to() {
     clear(&mut w, &a);
     w.ask(&a, &Request::ListDelete { list: "r".into() });
     assert_eq!(heard(&mut w, &c), None);
-    a.words().cells[1].cell.set(Cell::new(1, 0).0);
-    w.ask(&a, &Request::ListAppend { list: "r".into(), cells: vec![1] });
+    a.words().cells[1].cell.set(Cell::new(1, SlotNo::new(0)).0);
+    w.ask(&a, &Request::ListAppend { list: "r".into(), cells: vec![CellNo::new(1)] });
     assert_eq!(received(&mut w, &c), Some(0));
     w.core.check();
 }
@@ -118,7 +119,7 @@ fn claims_wait_for_a_name_whatever_list_it_leads_to() {
 fn one_request_confirms_items_and_claims_the_next_ones() {
     let mut w = World::new(settings());
     let (a, b, c) = (w.join(1), w.join(1), w.join(1));
-    (0..6).for_each(|cell| drop(put(&mut w, &a, cell)));
+    (0..6).for_each(|cell| drop(put(&mut w, &a, CellNo::new(cell))));
     let theirs = claim(&mut w, &c).unwrap();
     let with = |done: Vec<QueueClaim>, max, wait| QueueRequest::Claim { list: "q".into(), done, max, wait };
     let numbers = |w: &mut World, client: &Client, request| match ask(w, client, request) {
@@ -139,7 +140,7 @@ fn one_request_confirms_items_and_claims_the_next_ones() {
     w.hang_up(&b);
     assert_eq!((number(claim(&mut w, &c)), claim(&mut w, &c)), (Some(5), None));
     // A request that is refused confirms nothing.
-    let held = put(&mut w, &a, 6);
+    let held = put(&mut w, &a, CellNo::new(6));
     assert_eq!(held, Reply::Appended { first: 6 });
     let sixth = claim(&mut w, &c).unwrap();
     for (done, max) in [(vec![sixth; CLAIM_BATCH_MAX + 1], 1), (vec![sixth], 0), (vec![sixth], 65)] {
@@ -155,7 +156,7 @@ fn a_claim_that_waits_after_a_restart_gets_the_first_item() {
         let settings = || Settings { mode, ..settings() };
         let mut w = World::new(settings());
         let (mut a, mut b) = (w.join(1), w.join(1));
-        put(&mut w, &a, 0);
+        put(&mut w, &a, CellNo::new(0));
         let mine = claim(&mut w, &b).unwrap();
         w.replace_daemon(settings());
         assert!(matches!(w.come_back(&mut a, None), Reply::Welcome(_)));
@@ -164,7 +165,7 @@ fn a_claim_that_waits_after_a_restart_gets_the_first_item() {
         assert!(matches!(w.come_back_claiming(&mut b, vec![mine]), Reply::Welcome(_)));
         w.wait_ns(1_000_000);
         assert_eq!(heard(&mut w, &a), None);
-        put(&mut w, &b, 0);
+        put(&mut w, &b, CellNo::new(0));
         assert_eq!(received(&mut w, &a), Some(1));
         assert!(done(&mut w, &b, mine));
         w.core.check();
@@ -182,9 +183,9 @@ fn a_step_answers_a_bounded_number_of_waiting_requests() {
         say(&mut w, client, claim_waiting("q"));
     }
     for cell in 0..80 {
-        a.words().cells[cell].cell.set(Cell::new(1, 0).0);
+        a.words().cells[cell].cell.set(Cell::new(1, SlotNo::new(0)).0);
     }
-    w.ask(&a, &Request::ListAppend { list: "q".into(), cells: (0..80).collect() });
+    w.ask(&a, &Request::ListAppend { list: "q".into(), cells: (0..80).map(CellNo::new).collect() });
     w.wait_ns(1);
     for (number, client) in (0..).zip(&waiting) {
         assert_eq!(received(&mut w, client), Some(number));

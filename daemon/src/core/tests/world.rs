@@ -9,7 +9,7 @@ use tensorlend_layout::Uuid;
 use tensorlend_layout::catalogue::{Catalogue, SlotRecord};
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::leases::LeaseTable;
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{CellNo, ClientNo, SlotNo};
 use tensorlend_layout::raw::View;
 use tensorlend_layout::versions::Layout;
 use tensorlend_layout::wire::{Allocator, Export, Hello, Reply, Request, Stat, Welcome, encode};
@@ -460,8 +460,8 @@ impl World {
                 return;
             }
             let (name, cell) = (format!("asked {asked} of {}", client.number()), 4095);
-            self.bind(client, &name, cell, Cell::DELETED);
-            assert_eq!(self.ask(client, &Request::Tidy { names: vec![(name, cell)] }), Reply::Done);
+            self.bind(client, &name, CellNo::new(cell), Cell::DELETED);
+            assert_eq!(self.ask(client, &Request::Tidy { names: vec![(name, CellNo::new(cell))] }), Reply::Done);
         }
     }
 
@@ -497,8 +497,8 @@ impl World {
         }
     }
 
-    pub fn bind(&mut self, client: &Client, name: &str, cell: u32, value: Cell) -> OwnerWord {
-        client.words().cells[cell as usize].cell.set(value.0);
+    pub fn bind(&mut self, client: &Client, name: &str, cell: CellNo, value: Cell) -> OwnerWord {
+        client.words().cells[cell.index()].cell.set(value.0);
         match self.ask(client, &Request::Bind { name: name.into(), cell }) {
             Reply::Bound { owner_word, .. } => OwnerWord(owner_word),
             other => panic!("{other:?}"),
@@ -527,14 +527,14 @@ impl World {
 }
 
 pub struct Lent {
-    pub base: u32,
+    pub base: SlotNo,
     pub segment: MemId,
     pub slots: View,
 }
 
 impl Lent {
     /// Writes the words of a slot's record that the daemon reads.
-    pub fn write(&self, slot: u32, generation: u64, next: Option<u32>) {
+    pub fn write(&self, slot: SlotNo, generation: u64, next: Option<SlotNo>) {
         let records: &[SlotRecord] = self.slots.array(4096, 16).unwrap();
         let record = &records[(slot - self.base) as usize];
         record.words[0].set(generation << 24);

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use tensorlend_layout::Uuid;
 use tensorlend_layout::catalogue::SlotRecord;
 use tensorlend_layout::leases;
+use tensorlend_layout::number::SlotNo;
 use tensorlend_layout::raw::Records;
 use tensorlend_layout::wire::{Allocator, DeviceOffer};
 use tensorlend_layout::word::{Cell, SLOT_NONE, next_generation};
@@ -126,7 +127,7 @@ impl Heap {
         Some(self.hand_out_in(slot, bytes, length))
     }
 
-    fn hand_out_in(&mut self, slot: u32, bytes: u64, length: u64) -> TakenOn {
+    fn hand_out_in(&mut self, slot: SlotNo, bytes: u64, length: u64) -> TakenOn {
         // As for host memory.
         leases::reuse_fence();
         let at = self.at(slot);
@@ -181,7 +182,7 @@ impl Heap {
     }
 
     /// Keeps a freed slot like [`Heap::keep`], in the slot's arena.
-    pub(super) fn keep_in_arena(&mut self, slot: u32, length: u64) -> Unused {
+    pub(super) fn keep_in_arena(&mut self, slot: SlotNo, length: u64) -> Unused {
         let at = self.at(slot);
         let place = self.segments[at].place;
         let arena = self.arena_at(place);
@@ -199,7 +200,7 @@ impl Heap {
     }
 
     /// Frees the slots kept for reuse on a device. Returns the device's segments that are unused afterwards.
-    pub fn flush_on(&mut self, uuid: Uuid) -> Vec<u32> {
+    pub fn flush_on(&mut self, uuid: Uuid) -> Vec<SlotNo> {
         let places = (1..).zip(&self.arenas).filter(|(_, arena)| arena.key.uuid == uuid);
         let places: Vec<ArenaId> = places.map(|(place, _)| place).collect();
         let mut unused = Vec::new();
@@ -219,7 +220,7 @@ impl Heap {
     }
 
     /// Returns the host segment that holds a slot, and its page lock.
-    pub fn host_segment(&mut self, slot: u32) -> Option<(&tensorlend_os::map::Segment, &PageLock)> {
+    pub fn host_segment(&mut self, slot: SlotNo) -> Option<(&tensorlend_os::map::Segment, &PageLock)> {
         let at = self.at(slot);
         let own = &self.segments[at];
         match &own.memory {

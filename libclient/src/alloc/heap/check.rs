@@ -1,6 +1,7 @@
 //! Checks of the heap's invariants.
 
 use super::{ArenaId, HOST, Heap, Own, RELEASED};
+use tensorlend_layout::number::SlotNo;
 
 /// Number of segments that the heap gets or loses between two checks of itself, in debug builds.
 const SEGMENTS: u64 = 16;
@@ -34,7 +35,7 @@ impl Heap {
     /// # Panics
     /// Panics if a check fails.
     pub fn check(&self) {
-        let mut end = 0;
+        let mut end = SlotNo::default();
         for own in &self.segments {
             assert!(own.base >= end, "the segments' numbers are disjoint and sorted");
             end = own.base + own.slots.len() as u32;

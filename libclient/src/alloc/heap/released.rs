@@ -9,6 +9,7 @@
 
 use super::{HOST, Heap, Memory, Own, RELEASED};
 use crate::segment::pinned::PageLock;
+use tensorlend_layout::number::SlotNo;
 use tensorlend_os::map::Segment;
 
 /// The segments that a caller wants to release.
@@ -20,7 +21,7 @@ pub enum Wanted {
     /// their producer overwrites its values and will write there again.
     Cold(u64),
     /// The segment that begins at this slot, because the daemon wants it out of memory.
-    Segment(u32),
+    Segment(SlotNo),
 }
 
 /// Bytes of slots in use, and bytes of segments.
@@ -37,7 +38,7 @@ impl Own {
     }
 
     /// Returns whether the producer has sealed the slot since the heap handed it out.
-    pub(super) fn has_sealed(&self, slot: u32) -> bool {
+    pub(super) fn has_sealed(&self, slot: SlotNo) -> bool {
         let place = (slot - self.base) as usize;
         self.records[place].generation() == self.slots[place].generation
     }
@@ -52,7 +53,7 @@ impl Own {
 impl Heap {
     /// Releases the oldest suitable segment: all its slots in use are sealed, and more than half its bytes are in
     /// use. Returns its base and bytes. The segment is still mapped.
-    pub fn release_for_spill(&mut self, wanted: Wanted) -> Option<(u32, u64)> {
+    pub fn release_for_spill(&mut self, wanted: Wanted) -> Option<(SlotNo, u64)> {
         let is_cold = |own: &Own| own.freed + 1 < self.lent;
         let is_wanted = |own: &Own| match wanted {
             Wanted::All => true,
@@ -87,7 +88,7 @@ impl Heap {
     }
 
     /// Reverts a release that the daemon refused.
-    pub fn take_back(&mut self, base: u32) {
+    pub fn take_back(&mut self, base: SlotNo) {
         let Ok(at) = self.segments.binary_search_by_key(&base, |own| own.base) else { return };
         // The client may have returned the segment in the meantime. Then the base may belong to a new segment, which
         // is in use.
@@ -108,23 +109,23 @@ impl Heap {
     }
 
     /// Returns the released segments without a slot in use.
-    pub fn unused_released(&self) -> Vec<u32> {
+    pub fn unused_released(&self) -> Vec<SlotNo> {
         if self.released.segment_bytes == 0 { Vec::new() } else { self.unused(RELEASED) }
     }
 
     /// Returns the first slots of all released segments, if [`Heap::bases`] had too many to list.
-    pub fn unreported(&self) -> Vec<u32> {
+    pub fn unreported(&self) -> Vec<SlotNo> {
         if self.are_too_many() { self.released_bases().collect() } else { Vec::new() }
     }
 
     /// Returns the first slots of the released segments.
-    pub(super) fn released_bases(&self) -> impl Iterator<Item = u32> + '_ {
+    pub(super) fn released_bases(&self) -> impl Iterator<Item = SlotNo> + '_ {
         self.segments.iter().filter(|own| own.place == RELEASED).map(|own| own.base)
     }
 
     /// Removes the page lock and the mapping of a released segment. The caller must drop them in this order. Returns `None`
     /// if a thread has freed its last slot and returned the segment in the meantime.
-    pub fn unmap(&mut self, base: u32) -> Option<(PageLock, Segment)> {
+    pub fn unmap(&mut self, base: SlotNo) -> Option<(PageLock, Segment)> {
         let at = self.segments.binary_search_by_key(&base, |own| own.base).ok()?;
         let own = &mut self.segments[at];
         if own.place != RELEASED {

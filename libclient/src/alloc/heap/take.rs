@@ -3,6 +3,7 @@
 use super::{HOST, Heap, Memory, Taken, extent_bytes, spaces};
 use crate::segment::bytes::{Bytes, OwnRecord};
 use tensorlend_layout::leases;
+use tensorlend_layout::number::SlotNo;
 use tensorlend_layout::word::{Cell, SLOT_NONE, next_generation};
 
 impl Heap {
@@ -29,7 +30,7 @@ impl Heap {
     }
 
     #[inline(always)]
-    fn hand_out(&mut self, slot: u32, bytes: u64, length: u64) -> Taken {
+    fn hand_out(&mut self, slot: SlotNo, bytes: u64, length: u64) -> Taken {
         self.used_bytes += length;
         // This thread fills the slot. Another thread may have scanned for leases and freed the slot under the heap's lock.
         leases::reuse_fence();

@@ -20,7 +20,7 @@ use crate::tensor::spec::TensorSpec;
 use cudarc::driver::CudaStream;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
-use tensorlend_layout::number::ClientNo;
+use tensorlend_layout::number::{ClientNo, SlotNo};
 use tensorlend_layout::tensor::{BadTensor, SlotInfo};
 use tensorlend_layout::word::{Member, MemberState};
 use tensorlend_layout::{DType, Device, Uuid};
@@ -36,7 +36,7 @@ const ORPHAN_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct Place {
     /// The slot's owner.
     pub owner: ClientNo,
-    pub slot: u32,
+    pub slot: SlotNo,
     /// The location of the bytes in the segment.
     pub data_offset: u64,
     pub data_bytes: u64,
@@ -412,7 +412,7 @@ impl Work {
             return false;
         }
         let Place { slot, segment, .. } = &self.place;
-        let record = &segment.records[(slot - segment.base) as usize];
+        let record = &segment.records[(*slot - segment.base) as usize];
         SlotInfo::unpack(&record.copy()).is_ok_and(|info| info.early)
     }
 

@@ -25,6 +25,7 @@ use cudarc::driver::CudaStream;
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tensorlend_layout::number::SlotNo;
 use tensorlend_layout::stream::HeaderSummary;
 use tensorlend_layout::tensor::{EARLY_BYTES, METADATA_MAX, SlotKind};
 use tensorlend_layout::word::{Cell, SLOT_NONE};
@@ -453,13 +454,13 @@ impl DeviceDraft {
     }
 
     /// Seals the slot after the work on it is done, like [`crate::Draft::seal`].
-    pub(crate) fn seal(&mut self, sequence: u64, next: u32) -> Result<Sealed> {
+    pub(crate) fn seal(&mut self, sequence: u64, next: SlotNo) -> Result<Sealed> {
         self.settle()?;
         self.seal_settled(sequence, next)
     }
 
     /// Seals like [`DeviceDraft::seal`]. No device work on the draft may be pending.
-    pub(crate) fn seal_settled(&mut self, sequence: u64, next: u32) -> Result<Sealed> {
+    pub(crate) fn seal_settled(&mut self, sequence: u64, next: SlotNo) -> Result<Sealed> {
         self.hand_over(sequence, next, false)
     }
 
@@ -489,7 +490,7 @@ impl DeviceDraft {
     }
 
     /// Writes the slot's record. Afterwards the draft does not free the slot any more.
-    fn hand_over(&mut self, sequence: u64, next: u32, early: bool) -> Result<Sealed> {
+    fn hand_over(&mut self, sequence: u64, next: SlotNo, early: bool) -> Result<Sealed> {
         self.session.check()?;
         let head = self.head();
         let extended = head.is_extended() || early;

@@ -6,6 +6,7 @@ use crate::alloc::heap::Taken;
 use crate::error::Result;
 use crate::session::Session;
 use std::sync::Arc;
+use tensorlend_layout::number::SlotNo;
 use tensorlend_layout::stream::HeaderSummary;
 use tensorlend_layout::tensor::{METADATA_INLINE, NDIM_INLINE, PlainTensor, SlotInfo, SlotKind};
 use tensorlend_layout::word::{Cell, SLOT_NONE};
@@ -31,7 +32,7 @@ impl Draft {
     /// draft does not free it any more.
     // Inlined, because a caller that gets the result through memory waits for the processor's store buffer.
     #[inline(always)]
-    pub(crate) fn seal(&mut self, sequence: u64, next: u32) -> Result<Sealed> {
+    pub(crate) fn seal(&mut self, sequence: u64, next: SlotNo) -> Result<Sealed> {
         debug_assert!(!self.is_sealed);
         self.session.check()?;
         tensorlend_layout::crash_point!("draft: filled");
@@ -43,7 +44,7 @@ impl Draft {
 
     /// Seals the slot of any tensor or dataset index.
     #[cold]
-    fn seal_any(&mut self, sequence: u64, next: u32) -> Result<Sealed> {
+    fn seal_any(&mut self, sequence: u64, next: SlotNo) -> Result<Sealed> {
         let extended = self.is_extended();
         let next = if extended { extend(&self.session, &self.head().extension(), next)? } else { next };
         let taken = self.taken.as_ref().expect(SLOT_MISSING);
@@ -58,12 +59,12 @@ impl Draft {
 
     /// Seals the slot of a tensor without rare properties, which almost every tensor is.
     #[inline(always)]
-    fn seal_plain(&mut self, dims: [u64; NDIM_INLINE], sequence: u64, next: u32) -> Sealed {
+    fn seal_plain(&mut self, dims: [u64; NDIM_INLINE], sequence: u64, next: SlotNo) -> Sealed {
         let taken = self.taken.as_ref().expect(SLOT_MISSING);
         let plain = self.plain(taken, dims);
         // SAFETY: contract 1: the slot is handed out, and this draft holds the session.
         let record = unsafe { taken.record.get() };
-        let summary = record.write_plain(taken.generation(), next, sequence, &plain);
+        let summary = record.write_plain(taken.generation(), next.get(), sequence, &plain);
         self.chain(taken, next);
         let value = taken.value;
         self.is_sealed = true;
@@ -91,7 +92,7 @@ impl Draft {
         let dims = self.shape.four()?;
         // SAFETY: contract 1: the slot is handed out, and this draft holds the session.
         let record = unsafe { taken.record.get() };
-        Some(record.prepare_plain(SLOT_NONE, sequence, &self.plain(taken, dims)))
+        Some(record.prepare_plain(SLOT_NONE.get(), sequence, &self.plain(taken, dims)))
     }
 
     /// Seals like [`Draft::seal`], with the record that [`Draft::prepare`] wrote for this draft. Returns `None` if the draft
@@ -136,7 +137,7 @@ impl Draft {
     }
 
     #[inline]
-    fn chain(&self, taken: &Taken, next: u32) {
+    fn chain(&self, taken: &Taken, next: SlotNo) {
         if next != SLOT_NONE {
             self.session.alloc().chain(taken.slot(), next);
         }
@@ -146,7 +147,7 @@ impl Draft {
 /// Writes the bytes that do not fit into a record. They go into a slot of their own, in host memory, which is chained
 /// to the record's slot.
 #[cold]
-pub fn extend(session: &Arc<Session>, bytes: &[u8], next: u32) -> Result<u32> {
+pub fn extend(session: &Arc<Session>, bytes: &[u8], next: SlotNo) -> Result<SlotNo> {
     let mut taken = session.take(bytes.len() as u64)?;
     // SAFETY: contract 1 and 3 of `bytes.rs`. The heap has just handed the slot out, no other code has it, and the
     // caller holds the session.

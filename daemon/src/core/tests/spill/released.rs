@@ -1,6 +1,7 @@
 //! Segments that their owner has released are spilled while it lives.
 
 use super::*;
+use tensorlend_layout::number::SlotNo;
 
 fn release_for_spill(w: &mut World, client: &Client, lent: &Lent) {
     assert_eq!(w.ask(client, &Request::Shelve { base: lent.base }), Reply::Done);
@@ -166,7 +167,7 @@ fn released_segments_outlive_the_daemon() {
     for mode in [Mode::User, Mode::System] {
         let mut w = World::new(spilling(mode));
         let (mut a, lent) = fill(&mut w, &FOUR);
-        let bases: Vec<u32> = lent.iter().map(|it| it.base).collect();
+        let bases: Vec<SlotNo> = lent.iter().map(|it| it.base).collect();
         release_for_spill(&mut w, &a, &lent[0]);
         release_for_spill(&mut w, &a, &lent[1]);
         let b = w.join(1);
@@ -194,7 +195,7 @@ fn only_released_segments_may_be_lost() {
     for tells in [true, false] {
         let mut w = World::new(spilling(Mode::User));
         let (mut a, lent) = fill(&mut w, &FOUR);
-        let bases: Vec<u32> = lent.iter().map(|it| it.base).collect();
+        let bases: Vec<SlotNo> = lent.iter().map(|it| it.base).collect();
         release_for_spill(&mut w, &a, &lent[0]);
         let b = w.join(1);
         assert!(matches!(want(&mut w, &b), Reply::Segment { .. }));

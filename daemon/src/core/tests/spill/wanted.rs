@@ -1,6 +1,7 @@
 //! Segments that the daemon asks clients to let go of.
 
 use super::*;
+use tensorlend_layout::number::SegmentLine;
 use tensorlend_layout::versions::Layout;
 
 /// Returns true if the directory has the bit of this segment.
@@ -10,7 +11,7 @@ fn is_wanted(client: &Client, lent: &Lent) -> bool {
     let mut of_it = lines.filter(|(_, line)| RangeWord(line.range.peek()).is_lent());
     // Each test's segments belong to one client.
     let at = of_it.find(|(_, line)| RangeWord(line.range.peek()).base() == lent.base).expect("it is lent").0;
-    client.directory.head().wants_out(at as u32)
+    client.directory.head().wants_out(SegmentLine::new(at as u32))
 }
 
 fn ask_for_room(w: &mut World, client: &Client) -> Option<Reply> {
@@ -128,7 +129,7 @@ fn the_next_daemon_begins_without_wishes() {
     let mut w = World::new(Settings { mode: Mode::System, ..spilling(Mode::System) });
     leave(&mut w, &["x"]);
     let b = w.join(1);
-    b.directory.head().want_out(0, true);
+    b.directory.head().want_out(SegmentLine::new(0), true);
     w.replace_daemon(Settings { mode: Mode::System, ..spilling(Mode::System) });
     assert!(!b.directory.head().wants_any_out());
 }
