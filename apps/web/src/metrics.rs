@@ -8,7 +8,7 @@ use crate::services::{Runner, number};
 use crate::view::{Namespace, Snapshot};
 use std::fmt::Write;
 use tensorlend::Stat;
-use tensorlend::observe::{ClientSeen, ClientState};
+use tensorlend::observe::{ClientSeen, ClientState, States};
 
 /// Maximum number of clients in a namespace with their own series. Only the clients with the most
 /// bytes have series.
@@ -79,7 +79,11 @@ pub const METRICS: &[(&str, &str, &str)] = &[
     ("tensorlend_namespace_up", "gauge", "1 if tensorlend web can sample the namespace, else 0."),
     ("tensorlend_namespace_lent_bytes", "gauge", "Bytes of segments that clients of a namespace have."),
     ("tensorlend_namespace_max_bytes", "gauge", "Limit of a namespace in bytes."),
-    ("tensorlend_namespace_slots_bytes", "gauge", "Bytes of slots: live, leased, or retired while leases keep them."),
+    (
+        "tensorlend_namespace_slots_bytes",
+        "gauge",
+        "Bytes of slots: live, leased, free. Retired is the part of leased whose value was replaced or deleted.",
+    ),
     ("tensorlend_namespace_names", "gauge", "Names that have an owner."),
     ("tensorlend_namespace_clients", "gauge", "Clients of a namespace by state."),
     ("tensorlend_namespace_segments", "gauge", "Segments that clients of a namespace have."),
@@ -241,26 +245,27 @@ fn daemon(page: &mut Page, stat: &Stat) {
 }
 
 fn namespace(page: &mut Page, ns: &Namespace) {
-    let seen = &ns.seen;
+    let seen = &ns.sampled.seen;
     let name = seen.namespace.as_str();
     let labels = [("namespace", name)];
     page.put("tensorlend_namespace_up", &labels, f64::from(u8::from(ns.error.is_none())));
     page.put("tensorlend_web_look_seconds", &labels, seen.took.as_secs_f64());
     page.put("tensorlend_namespace_lent_bytes", &labels, seen.bytes_lent as f64);
     page.put_limit("tensorlend_namespace_max_bytes", &labels, seen.bytes_max);
-    for (state, bytes) in [("live", ns.bytes.live), ("leased", ns.bytes.leased), ("retired", ns.bytes.retired)] {
-        page.put("tensorlend_namespace_slots_bytes", &[labels[0], ("state", state)], bytes as f64);
+    let States { live, leased, retired, free } = ns.sampled.states;
+    for (state, bytes) in [("live", Some(live)), ("leased", Some(leased)), ("retired", Some(retired)), ("free", free)] {
+        if let Some(bytes) = bytes {
+            page.put("tensorlend_namespace_slots_bytes", &[labels[0], ("state", state)], bytes as f64);
+        }
     }
     page.put("tensorlend_namespace_names", &labels, seen.names_live as f64);
-    for (state, word) in [(ClientState::Alive, "alive"), (ClientState::Ending, "ending"), (ClientState::Ended, "ended")]
-    {
+    for state in ClientState::ALL {
         let count = seen.clients.iter().filter(|client| client.state == state).count();
-        page.put("tensorlend_namespace_clients", &[labels[0], ("state", word)], count as f64);
+        page.put("tensorlend_namespace_clients", &[labels[0], ("state", state.word())], count as f64);
     }
     page.put("tensorlend_namespace_segments", &labels, seen.segments.len() as f64);
-    let leases: u64 = seen.clients.iter().map(|client| client.leases).sum();
-    page.put("tensorlend_namespace_leases", &labels, leases as f64);
-    let oldest = seen.leases.iter().map(|lease| lease.age.as_secs_f64()).fold(0.0, f64::max);
+    page.put("tensorlend_namespace_leases", &labels, seen.lease_count() as f64);
+    let oldest = seen.lease_age_max().unwrap_or_default().as_secs_f64();
     page.put("tensorlend_namespace_lease_age_max_seconds", &labels, oldest);
     page.put("tensorlend_namespace_damaged_words", &labels, seen.damaged as f64);
     clients(page, name, &seen.clients);
@@ -269,7 +274,7 @@ fn namespace(page: &mut Page, ns: &Namespace) {
 
 /// Adds the metrics that the gateway and the runners publish about themselves.
 fn services(page: &mut Page, ns: &Namespace) {
-    let namespace = ("namespace", ns.seen.namespace.as_str());
+    let namespace = ("namespace", ns.sampled.seen.namespace.as_str());
     if let Some(gateway) = &ns.services.gateway {
         for (metric, field) in [
             ("tensorlend_gateway_nodes_alive", "nodes_alive"),
@@ -330,19 +335,17 @@ fn clients(page: &mut Page, namespace: &str, clients: &[ClientSeen]) {
 }
 
 fn streams(page: &mut Page, ns: &Namespace, namespace: &str) {
-    for stream in ns.seen.streams.iter().take(STREAMS) {
+    for stream in ns.sampled.seen.streams.iter().take(STREAMS) {
         let number = format!("{}.{}", stream.index, stream.id);
         let labels = [("namespace", namespace), ("stream", number.as_str())];
         if let Some(sent) = stream.sent {
             page.put("tensorlend_stream_messages_total", &labels, sent as f64);
         }
-        let lag = stream.subscribers.iter().filter_map(|subscriber| subscriber.lag).max().unwrap_or(0);
         page.put("tensorlend_stream_held_messages", &labels, stream.held as f64);
         page.put("tensorlend_stream_capacity_messages", &labels, stream.capacity as f64);
         page.put("tensorlend_stream_subscribers", &labels, stream.subscribers.len() as f64);
-        page.put("tensorlend_stream_lag_max_messages", &labels, lag as f64);
-        let lost = ns.lost.get(&stream.id).copied().unwrap_or(0);
-        page.put("tensorlend_stream_lost_messages_total", &labels, lost as f64);
+        page.put("tensorlend_stream_lag_max_messages", &labels, stream.lag_max().unwrap_or(0) as f64);
+        page.put("tensorlend_stream_lost_messages_total", &labels, ns.sampled.lost(stream) as f64);
     }
 }
 

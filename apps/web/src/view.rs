@@ -1,12 +1,11 @@
 //! Samples, which consist of observations, and of values derived from an observation and the
 //! previous one.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 use tensorlend::Stat;
-use tensorlend::observe::Observation;
-pub use tensorlend::observe::States;
+use tensorlend::observe::{Origin, Sampled, ValueSeen, natural};
 
 use crate::events::Event;
 use crate::history::Point;
@@ -51,20 +50,16 @@ pub struct Place {
 /// A sample of one namespace.
 #[derive(Default)]
 pub struct Namespace {
-    pub seen: Observation,
-    /// The reason why the namespace cannot be observed. Then `seen` is the last successful
-    /// observation.
+    pub sampled: Sampled,
+    /// The reason why the namespace cannot be observed. Then `sampled` is the last successful
+    /// sample.
     pub error: Option<String>,
-    /// Bytes by state of their slot.
-    pub bytes: States,
-    /// Messages per second, by stream id.
-    pub rates: HashMap<u64, f64>,
-    /// Messages that subscribers missed since this server started, by stream id.
-    pub lost: HashMap<u64, u64>,
     /// The gateway and the runners.
     pub services: Services,
     /// The history, the oldest point first.
     pub history: Arc<Vec<Point>>,
+    /// The values in the natural order of their names, by index. They are sorted when the first viewer needs them.
+    pub order: OnceLock<Vec<usize>>,
 }
 
 /// The last known state of the daemon.
@@ -96,17 +91,32 @@ impl Snapshot {
     /// Returns the namespace with this name. Without a name, returns the first namespace.
     pub fn namespace(&self, name: Option<&str>) -> Option<&Arc<Namespace>> {
         match name {
-            Some(name) => self.namespaces.iter().find(|ns| ns.seen.namespace == name),
+            Some(name) => self.namespaces.iter().find(|ns| ns.sampled.seen.namespace == name),
             None => self.namespaces.first(),
         }
     }
 }
 
 impl Namespace {
+    /// Returns the values of names, and those of lists and streams, in the natural order of their names.
+    pub fn values(&self) -> impl Iterator<Item = &ValueSeen> {
+        let key = |value: &'_ ValueSeen| match &value.origin {
+            Origin::Name(name) => (name.clone(), 0),
+            Origin::Item { list: name, number } | Origin::Message { stream: name, number } => (name.clone(), *number),
+        };
+        let values = &self.sampled.seen.values;
+        let order = self.order.get_or_init(|| {
+            let mut keys: Vec<_> = values.iter().map(key).enumerate().collect();
+            keys.sort_by(|(_, (a, m)), (_, (b, n))| natural(a, b).then(m.cmp(n)));
+            keys.into_iter().map(|(at, _)| at).collect()
+        });
+        order.iter().map(|&at| &values[at])
+    }
+
     /// Returns the bytes of segments by user.
     pub fn bytes_by_uid(&self) -> BTreeMap<u32, u64> {
         let mut sums = BTreeMap::new();
-        for client in &self.seen.clients {
+        for client in &self.sampled.seen.clients {
             *sums.entry(client.uid).or_default() += client.bytes;
         }
         sums

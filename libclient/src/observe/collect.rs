@@ -300,6 +300,7 @@ pub(super) fn add_up(clients: &mut [ClientSeen], values: &[ValueSeen], leases: &
             lease.pid = clients[at].pid;
             clients[at].leases += lease.count;
             clients[at].leased_bytes = clients[at].leased_bytes.saturating_add(lease.bytes);
+            clients[at].lease_age_max = clients[at].lease_age_max.max(Some(lease.age));
         }
     }
 }

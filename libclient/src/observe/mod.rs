@@ -15,6 +15,7 @@ mod observation;
 mod process;
 mod sampler;
 mod sheets;
+mod shown;
 mod slots;
 mod streams;
 #[cfg(test)]
@@ -29,6 +30,8 @@ pub use observation::{
 };
 #[doc(hidden)]
 pub use sampler::{Asker, Sampled, Sampler};
+#[doc(hidden)]
+pub use shown::{natural, stat_json};
 
 use crate::client::Client;
 use crate::error::Result;
