@@ -29,6 +29,8 @@ pub use observation::{
     StreamSeen, SubscriberSeen, ValueSeen,
 };
 #[doc(hidden)]
+pub use process::is_process;
+#[doc(hidden)]
 pub use sampler::{Asker, Sampled, Sampler};
 #[doc(hidden)]
 pub use shown::{natural, stat_json};

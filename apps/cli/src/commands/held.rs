@@ -1,4 +1,4 @@
-//! Names whose values a process has leased at the moment of one observation.
+//! One observation of a whole namespace, and the names whose values a process has leased in it.
 
 use std::collections::HashSet;
 
@@ -12,8 +12,8 @@ use crate::output;
 /// most a few hundred tables.
 const LOOKS_MAX: usize = 64;
 
-/// Returns the names whose current value this process has leased.
-pub fn names_held_by(client: &Client, pid: u32) -> Result<HashSet<String>, Failure> {
+/// Observes the whole namespace. Prints a note if it has more than one observation contains.
+pub fn complete_observation(client: &Client) -> Result<Observation, Failure> {
     let mut observer = client.observer();
     let mut seen = observer.observe()?;
     for _ in 1..LOOKS_MAX {
@@ -22,14 +22,20 @@ pub fn names_held_by(client: &Client, pid: u32) -> Result<HashSet<String>, Failu
         }
         seen = observer.observe()?;
     }
+    if seen.truncated || seen.incomplete {
+        output::note("the namespace has more than one sample contains: some names, values or leases are missing");
+    }
+    Ok(seen)
+}
+
+/// Returns the names whose current value this process has leased.
+pub fn names_held_by(client: &Client, pid: u32) -> Result<HashSet<String>, Failure> {
+    let seen = complete_observation(client)?;
     if !seen.clients.iter().any(|client| client.pid == pid) {
         let namespace = &seen.namespace;
         let what =
             format!("no client of namespace {namespace} is process {pid}: see `tensorlend top --once --tab clients`");
         return Err(Failure::NotFound(what));
-    }
-    if seen.truncated || seen.incomplete {
-        output::note("the namespace has more names than one sample contains: some names may be missing");
     }
     Ok(held(&seen, pid))
 }

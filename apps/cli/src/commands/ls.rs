@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::Serialize;
+use tensorlend::observe::natural;
 use tensorlend::remote::RemoteNames;
 use tensorlend::{Client, Collection, DType, Info, Listing, Spilled};
 
@@ -216,12 +217,14 @@ impl LsArgs {
 
     fn shown(&self, mut all: Vec<Collection>) -> Vec<Collection> {
         all.retain(|it| self.shows(&it.name));
+        all.sort_by(|a, b| natural(&a.name, &b.name));
         all
     }
 
     /// Returns the names that match the glob and the conditions, and the names without a description.
     fn names(&self, client: &Client) -> Result<Names, Failure> {
         let Listing { mut infos, unreadable, mut spilled, in_files } = client.overview(&self.glob)?;
+        infos.sort_by(|a, b| natural(&a.name, &b.name));
         infos.retain(|info| self.shows(&info.name));
         spilled.retain(|spilled| self.shows(&spilled.name));
         if let Some(larger) = self.larger {
@@ -252,16 +255,17 @@ fn names_text(infos: &[Info], in_files: &BTreeSet<String>, spilled: &[Spilled]) 
     let mut rows = Vec::new();
     for info in infos {
         let (dtype, shape) = Summary::of_info(info).columns();
+        let owner = output::owner_text(info.pid, &info.label, info.alive);
         let place = if in_files.contains(&info.name) { IN_FILE } else { "" };
-        rows.push([info.name.clone(), dtype, shape, info.nbytes.to_string(), place.to_owned(), owner_text(info)]);
+        rows.push([info.name.clone(), dtype, shape, info.nbytes.to_string(), place.to_owned(), owner]);
     }
     for it in spilled {
         let dtype = it.dtype.map_or("dataset", DType::name).to_owned();
         let bytes = it.bytes.map_or_else(|| "?".to_owned(), |bytes| bytes.to_string());
-        let owner = owner_of(it.pid, &it.label, it.alive);
+        let owner = output::owner_text(it.pid, &it.label, it.alive);
         rows.push([it.name.clone(), dtype, "?".to_owned(), bytes, IN_FILE.to_owned(), owner]);
     }
-    rows.sort_unstable();
+    rows.sort_by(|a, b| natural(&a[0], &b[0]));
     // Omit an empty column, because most daemons spill nothing.
     let has_files = rows.iter().any(|row| !row[4].is_empty());
     let mut head = vec!["NAME", "DTYPE", "SHAPE", ">BYTES", "WHERE", "OWNER"];
@@ -296,18 +300,6 @@ fn remote_text(remote: &RemoteNames) -> String {
         table.row([one.name.clone(), one.kind.clone(), one.dtype.clone(), shape, one.size.to_string(), here.into()]);
     }
     table.text()
-}
-
-/// Returns the owner's process, its label, and whether it is connected.
-pub fn owner_text(info: &Info) -> String {
-    owner_of(info.pid, &info.label, info.alive)
-}
-
-pub fn owner_of(pid: u32, label: &str, alive: bool) -> String {
-    let gone = if alive { "" } else { " (gone)" };
-    // The pid is 0 if the process is in a pid namespace that the daemon does not see.
-    let pid = if pid == 0 { "?".to_owned() } else { pid.to_string() };
-    format!("{pid} {label}{gone}")
 }
 
 #[cfg(test)]

@@ -2,17 +2,19 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
-use tensorlend::{Health, Holder, NamespaceUse, Refusals, Stat, UidUse};
+use tensorlend::observe::{States, stat_json};
+use tensorlend::{DeviceUse, Health, Holder, NamespaceUse, Stat, UidUse};
 
+use crate::commands::held::complete_observation;
 use crate::failure::Failure;
 use crate::options::{Connection, Json, Observe, Reached};
 use crate::output::{self, Table, bytes_text};
 
 /// Show the daemon's metrics.
 ///
-/// bytes_leased counts the bytes that the clients of this namespace have leased; all other metrics cover the whole
-/// daemon. Usage and present limits of this user and this namespace follow (of all, for the superuser).
+/// bytes_live, bytes_leased, bytes_retired and bytes_free are bytes of this namespace: values without a lease, values with
+/// one, the part of the leased that was replaced or deleted, and the rest of the segments. All other metrics cover the
+/// whole daemon. Usage and present limits of this user and this namespace follow (of all, for the superuser).
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example:\n  tensorlend stat --json | jq .bytes_in_use\n")]
 pub struct StatArgs {
@@ -22,166 +24,72 @@ pub struct StatArgs {
     json: Json,
 }
 
-#[derive(Serialize)]
-struct Figures<'a> {
-    version: &'a str,
-    pid: u32,
-    mode: &'a str,
-    uptime_ns: u64,
-    namespace: Option<&'a str>,
-    pool: Pool,
-    bytes_in_use: u64,
-    /// Bytes that clients of the namespace have leased. An observer of all namespaces does not know
-    /// this number.
-    bytes_leased: Option<u64>,
-    bytes_spare: u64,
-    bytes_sheets: u64,
-    segments: u32,
-    names: u64,
-    clients: u32,
-    clients_gone: u32,
-    requests: u64,
-    refusals: u64,
-    refusals_by_reason: Refusals,
-    wakeups: u64,
-    names_expired: u64,
-    names_ephemeral_gone: u64,
-    sessions_revoked: u64,
-    /// Bytes of segments that are in spill files and not in the pool.
-    bytes_spilled: u64,
-    spill_failures: u64,
-    uids: &'a [UidUse],
-    namespaces: &'a [NamespaceUse],
-    /// Sessions with returned memory that a process still has mapped.
-    holders: &'a [Holder],
-    device: &'a str,
-    devices: Vec<Card<'a>>,
-    /// Faults of the daemon, and the losses of its last restart. `None`: the daemon is older than this program.
-    health: Option<&'a Health>,
-}
-
 /// The namespace that a command has joined.
 enum Namespace {
-    Joined(String),
+    /// The name, and the bytes of the namespace's values and leases.
+    Joined(String, States),
     /// None, because an observer sees all namespaces.
     All,
     /// None, because a limit has refused a session. The text is the refusal.
     Refused(String),
 }
 
-impl Namespace {
-    fn name(&self) -> Option<&str> {
-        match self {
-            Self::Joined(name) => Some(name),
-            Self::All | Self::Refused(_) => None,
-        }
-    }
-}
-
-#[derive(Serialize)]
-struct Card<'a> {
-    uuid: String,
-    name: &'a str,
-    allocator: &'a str,
-    segment_bytes: u64,
-    bytes_max: u64,
-    bytes: u64,
-    bytes_in_use: u64,
-    segments: u32,
-}
-
-fn cards(stat: &Stat) -> Vec<Card<'_>> {
-    let card = stat.devices.iter().map(|it| Card {
-        uuid: it.offer.uuid.to_string(),
-        name: &it.offer.name,
-        allocator: it.offer.allocator.name(),
-        segment_bytes: it.offer.segment_bytes,
-        bytes_max: it.bytes_max,
-        bytes: it.bytes,
-        bytes_in_use: it.bytes_in_use,
-        segments: it.segments,
-    });
-    card.collect()
-}
-
-#[derive(Serialize)]
-struct Pool {
-    bytes_max: u64,
-    bytes: u64,
-}
-
 impl StatArgs {
     pub fn run(&self, at: &Connection) -> Result<(), Failure> {
         match at.reach("stat")? {
             Reached::Session(client) => {
-                let namespace = Namespace::Joined(client.namespace().to_owned());
-                self.show(&client.stat()?, &namespace, Some(client.leased()?))
+                let seen = complete_observation(&client)?;
+                let namespace = Namespace::Joined(client.namespace().to_owned(), seen.states());
+                self.show(&client.stat()?, &namespace)
             }
-            Reached::Metrics { stat, refused } => self.show(&stat, &Namespace::Refused(refused.to_string()), None),
+            Reached::Metrics { stat, refused } => self.show(&stat, &Namespace::Refused(refused.to_string())),
         }
     }
 
     /// Shows the metrics that an observer of all namespaces can read.
     pub fn run_observed(&self, at: &Connection) -> Result<(), Failure> {
-        self.show(&at.inspect()?.stat()?, &Namespace::All, None)
+        self.show(&at.inspect()?.stat()?, &Namespace::All)
     }
 
-    fn show(&self, stat: &Stat, namespace: &Namespace, leased: Option<u64>) -> Result<(), Failure> {
+    fn show(&self, stat: &Stat, namespace: &Namespace) -> Result<(), Failure> {
         if !self.json.on {
-            return output::text_block(&text(stat, namespace, leased));
+            return output::text_block(&text(stat, namespace));
         }
-        output::json(&Figures {
-            version: &stat.version,
-            pid: stat.pid,
-            mode: &stat.mode,
-            uptime_ns: stat.uptime_ns,
-            namespace: namespace.name(),
-            pool: Pool { bytes_max: stat.pool_bytes_max, bytes: stat.pool_bytes },
-            bytes_in_use: stat.bytes_in_use,
-            bytes_leased: leased,
-            bytes_spare: stat.bytes_spare,
-            bytes_sheets: stat.bytes_sheets,
-            segments: stat.segments,
-            names: stat.names,
-            clients: stat.clients,
-            clients_gone: stat.frozen,
-            requests: stat.requests,
-            refusals: stat.refusals.total(),
-            refusals_by_reason: stat.refusals,
-            wakeups: stat.wakeups,
-            names_expired: stat.names_expired,
-            names_ephemeral_gone: stat.names_ephemeral_gone,
-            sessions_revoked: stat.sessions_revoked,
-            bytes_spilled: stat.bytes_spilled,
-            spill_failures: stat.spill_failures,
-            uids: &stat.uids,
-            namespaces: &stat.namespaces,
-            holders: &stat.holders,
-            device: &stat.device,
-            devices: cards(stat),
-            health: stat.health.as_ref(),
-        })
+        let mut it = stat_json(stat);
+        let (name, states) = match namespace {
+            Namespace::Joined(name, states) => (Some(name), Some(states)),
+            Namespace::All | Namespace::Refused(_) => (None, None),
+        };
+        it["namespace"] = name.map(String::as_str).into();
+        it["bytes_live"] = states.map(|states| states.live).into();
+        it["bytes_leased"] = states.map(|states| states.leased).into();
+        it["bytes_retired"] = states.map(|states| states.retired).into();
+        it["bytes_free"] = states.and_then(|states| states.free).into();
+        output::json(&it)
     }
 }
 
-fn text(stat: &Stat, namespace: &Namespace, leased: Option<u64>) -> String {
+fn text(stat: &Stat, namespace: &Namespace) -> String {
     let mut table = Table::new(&["daemon", &stat.version]);
     let mut row = |what: &str, text: String| table.row([what.to_owned(), text]);
     let bytes = |bytes: u64| format!("{bytes} bytes ({})", bytes_text(bytes));
     row("pid", stat.pid.to_string());
     row("mode", stat.mode.clone());
-    row("uptime", uptime_text(Duration::from_nanos(stat.uptime_ns)));
-    let namespace = match namespace {
-        Namespace::Joined(name) => name.clone(),
+    row("uptime", output::age_text(Duration::from_nanos(stat.uptime_ns)));
+    let of_namespace = match namespace {
+        Namespace::Joined(name, _) => name.clone(),
         Namespace::All => "all, as an observer".to_owned(),
         Namespace::Refused(why) => format!("none, without a session: {}", output::printable(why)),
     };
-    row("namespace", namespace);
+    row("namespace", of_namespace);
     row("pool.bytes_max", bytes(stat.pool_bytes_max));
     row("pool.bytes", bytes(stat.pool_bytes));
     row("bytes_in_use", bytes(stat.bytes_in_use));
-    if let Some(leased) = leased {
-        row("bytes_leased", format!("{}, in this namespace", bytes(leased)));
+    if let Namespace::Joined(_, States { live, leased, retired, free }) = namespace {
+        row("bytes_live", format!("{}, in this namespace, without a lease", bytes(*live)));
+        row("bytes_leased", format!("{}, in this namespace", bytes(*leased)));
+        row("bytes_retired", format!("{} of the leased: replaced or deleted", bytes(*retired)));
+        row("bytes_free", free.map_or_else(|| "unknown".to_owned(), |free| format!("{}, or drafts", bytes(free))));
     }
     row("bytes_spare", bytes(stat.bytes_spare));
     row("bytes_sheets", bytes(stat.bytes_sheets));
@@ -206,7 +114,7 @@ fn text(stat: &Stat, namespace: &Namespace, leased: Option<u64>) -> String {
     if stat.devices.is_empty() {
         row("device", stat.device.clone());
     }
-    let devices = devices_text(&cards(stat));
+    let devices = devices_text(&stat.devices);
     [table.text(), devices, uids_text(&stat.uids), holders_text(&stat.holders), namespaces_text(&stat.namespaces)]
         .into_iter()
         .filter(|part| !part.is_empty())
@@ -228,16 +136,16 @@ fn health_rows(health: &Health) -> Vec<(&'static str, String)> {
     rows
 }
 
-fn devices_text(cards: &[Card<'_>]) -> String {
-    if cards.is_empty() {
+fn devices_text(devices: &[DeviceUse]) -> String {
+    if devices.is_empty() {
         return String::new();
     }
     let mut table = Table::new(&["DEVICE", "NAME", "ALLOCATOR", ">BYTES", ">IN USE", ">SEGMENTS"]);
-    for it in cards {
+    for it in devices {
         table.row([
-            it.uuid.clone(),
-            it.name.to_owned(),
-            it.allocator.to_owned(),
+            it.offer.uuid.to_string(),
+            it.offer.name.clone(),
+            it.offer.allocator.name().to_owned(),
             of(it.bytes, it.bytes_max),
             it.bytes_in_use.to_string(),
             it.segments.to_string(),
@@ -321,34 +229,14 @@ fn namespaces_text(namespaces: &[NamespaceUse]) -> String {
     table.text()
 }
 
-fn uptime_text(up: Duration) -> String {
-    let seconds = up.as_secs();
-    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
-    match (days, hours, minutes) {
-        (0, 0, 0) => format!("{:.1} s", up.as_secs_f64()),
-        (0, 0, _) => format!("{minutes} min {} s", seconds % 60),
-        (0, ..) => format!("{hours} h {minutes} min"),
-        _ => format!("{days} d {hours} h"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn uptimes() {
-        let text = |seconds| uptime_text(Duration::from_secs(seconds));
-        assert_eq!(text(5), "5.0 s");
-        assert_eq!(text(65), "1 min 5 s");
-        assert_eq!(text(3 * 3600 + 61), "3 h 1 min");
-        assert_eq!(text(90_000), "1 d 1 h");
-    }
-
-    #[test]
     fn the_figures_have_units() {
         let stat = Stat { pool_bytes_max: 1 << 30, version: "1.0".into(), ..Stat::default() };
-        let text = text(&stat, &Namespace::Joined("uid-1".into()), Some(1024));
+        let text = text(&stat, &Namespace::Joined("uid-1".into(), States { leased: 1024, ..States::default() }));
         assert!(text.contains("pool.bytes_max  1073741824 bytes (1.0 GiB)\n"), "{text}");
         assert!(text.contains("bytes_leased    1024 bytes (1.0 KiB), in this namespace\n"), "{text}");
     }

@@ -3,7 +3,6 @@
 mod app;
 mod draw;
 mod facts;
-mod map;
 mod process;
 mod rows;
 mod screen;
@@ -102,7 +101,7 @@ impl TopArgs {
             return screen::show(app, sampler, self.interval);
         }
         let mut facts = sampler.sample();
-        if !facts.seen.streams.is_empty() || facts.seen.incomplete {
+        if !facts.sampled.seen.streams.is_empty() || facts.sampled.seen.incomplete {
             std::thread::sleep(self.interval);
             facts = sampler.sample();
         }
