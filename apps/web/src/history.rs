@@ -24,8 +24,12 @@ pub struct Point {
 }
 
 impl Point {
-    pub fn of(at_ms: u64, sampled: &Sampled, uids: BTreeMap<u32, u64>) -> Self {
+    pub fn of(at_ms: u64, sampled: &Sampled) -> Self {
         let Sampled { seen, states, .. } = sampled;
+        let mut uids = BTreeMap::new();
+        for client in &seen.clients {
+            *uids.entry(client.uid).or_default() += client.bytes;
+        }
         let mut clients: Vec<_> = seen.clients.iter().filter(|c| c.bytes > 0).collect();
         clients.sort_by_key(|client| std::cmp::Reverse(client.bytes));
         clients.truncate(CLIENTS);

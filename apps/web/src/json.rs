@@ -247,7 +247,7 @@ pub fn event(event: &Event) -> Value {
     json!({
         "number": event.number,
         "at_ms": event.at_ms,
-        "kind": event.kind.word(),
+        "kind": event.kind,
         "namespace": event.namespace,
         "subject": event.subject,
         "count": event.count,

@@ -206,7 +206,7 @@ impl Watched {
         // An observer of all namespaces sees no values, so it cannot read these documents.
         let services = self.sampler.client().map(|client| Services::read(client, &sampled.seen)).unwrap_or_default();
         let mut now = Namespace { sampled, services, ..Namespace::default() };
-        now.history = self.history.add(Point::of(at_ms, &now.sampled, now.bytes_by_uid()));
+        now.history = self.history.add(Point::of(at_ms, &now.sampled));
         self.last = Arc::new(now);
     }
 }

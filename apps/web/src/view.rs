@@ -1,7 +1,6 @@
 //! Samples, which consist of observations, and of values derived from an observation and the
 //! previous one.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 use tensorlend::Stat;
@@ -14,7 +13,7 @@ use crate::services::Services;
 use hyper::body::Bytes;
 
 /// A sample of all namespaces at one time. All viewers share it.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Snapshot {
     /// Sequence number, counted from 1; 0 before the first sample.
     pub number: u64,
@@ -74,18 +73,7 @@ pub struct Last {
 impl Snapshot {
     /// Returns this sample with the daemon's latest known state.
     pub fn with(&self, daemon: Last) -> Self {
-        Self {
-            number: self.number,
-            at_ms: self.at_ms,
-            namespaces: self.namespaces.clone(),
-            stat: daemon.stat,
-            answered_ms: daemon.answered_ms,
-            process: self.process,
-            place: self.place.clone(),
-            interval: self.interval,
-            events: self.events.clone(),
-            live: OnceLock::new(),
-        }
+        Self { stat: daemon.stat, answered_ms: daemon.answered_ms, live: OnceLock::new(), ..self.clone() }
     }
 
     /// Returns the namespace with this name. Without a name, returns the first namespace.
@@ -111,15 +99,6 @@ impl Namespace {
             keys.into_iter().map(|(at, _)| at).collect()
         });
         order.iter().map(|&at| &values[at])
-    }
-
-    /// Returns the bytes of segments by user.
-    pub fn bytes_by_uid(&self) -> BTreeMap<u32, u64> {
-        let mut sums = BTreeMap::new();
-        for client in &self.sampled.seen.clients {
-            *sums.entry(client.uid).or_default() += client.bytes;
-        }
-        sums
     }
 }
 
