@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde_json::{Value, json};
 use tensorlend::observe::natural;
 use tensorlend::remote::RemoteNames;
-use tensorlend::{Client, Collection, DType, Info, Listing, Spilled};
+use tensorlend::{Client, Collection, DType, Error, Info, Listing, Spilled};
 
 use crate::commands::held::names_held_by;
 use crate::commands::info::Described;
@@ -70,59 +70,25 @@ pub struct LsArgs {
     json: Json,
 }
 
-#[derive(Default, Serialize)]
-struct Found {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    names: Option<Vec<Described>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    streams: Option<Vec<Stream>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    lists: Option<Vec<List>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    remote: Option<RemoteNames>,
-    /// Names with spilled values whose records do not contain type and shape.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    spilled: Vec<InFile>,
-    /// Names that could not be described.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    unreadable: Vec<Unreadable>,
-}
-
-/// The description of a spilled value, as JSON.
-#[derive(Serialize)]
-struct InFile {
-    name: String,
-    kind: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    dtype: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ndim: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    nbytes: Option<u64>,
-    metadata_nbytes: u64,
-    timestamp_ns: u64,
-    pid: u32,
-    uid: u32,
-    label: String,
-    alive: bool,
-}
-
-impl InFile {
-    fn new(spilled: &Spilled) -> Self {
-        Self {
-            name: spilled.name.clone(),
-            kind: if spilled.dtype.is_some() { "tensor" } else { "dataset" },
-            dtype: spilled.dtype.map(DType::name),
-            ndim: spilled.ndim,
-            nbytes: spilled.bytes,
-            metadata_nbytes: spilled.metadata_bytes,
-            timestamp_ns: spilled.timestamp_ns,
-            pid: spilled.pid,
-            uid: spilled.uid,
-            label: spilled.label.clone(),
-            alive: spilled.alive,
-        }
+/// Returns the description of a spilled value whose record does not contain its type and shape.
+fn spilled_json(it: &Spilled) -> Value {
+    let mut json = json!({
+        "name": it.name,
+        "kind": if it.dtype.is_some() { "tensor" } else { "dataset" },
+        "dtype": it.dtype.map(DType::name),
+        "ndim": it.ndim,
+        "nbytes": it.bytes,
+        "metadata_nbytes": it.metadata_bytes,
+        "timestamp_ns": it.timestamp_ns,
+        "pid": it.pid,
+        "uid": it.uid,
+        "label": it.label,
+        "alive": it.alive,
+    });
+    if let Some(fields) = json.as_object_mut() {
+        fields.retain(|_, value| !value.is_null());
     }
+    json
 }
 
 /// Names that can be described, and names that cannot.
@@ -132,25 +98,8 @@ struct Names {
     /// Names of `infos` whose values are in spill files.
     in_files: BTreeSet<String>,
     spilled: Vec<Spilled>,
-    unreadable: Vec<Unreadable>,
-}
-
-#[derive(Serialize)]
-struct Unreadable {
-    name: String,
-    why: String,
-}
-
-#[derive(Serialize)]
-struct Stream {
-    name: String,
-    subscribers: u64,
-}
-
-#[derive(Serialize)]
-struct List {
-    name: String,
-    items: u64,
+    /// Names that could not be described, and the reasons.
+    unreadable: Vec<(String, Error)>,
 }
 
 impl LsArgs {
@@ -164,15 +113,23 @@ impl LsArgs {
         let lists = if all || self.lists { Some(self.shown(client.lists(&self.glob)?)) } else { None };
         let remote = if self.all_nodes { Some(client.remote_names(&self.glob)?) } else { None };
         if self.json.on {
-            return output::json(&Found {
-                remote,
-                unreadable,
-                spilled: spilled.iter().map(InFile::new).collect(),
-                names: names.map(|infos| infos.iter().map(Described::new).collect()),
-                streams: streams
-                    .map(|all| all.into_iter().map(|c| Stream { name: c.name, subscribers: c.count }).collect()),
-                lists: lists.map(|all| all.into_iter().map(|c| List { name: c.name, items: c.count }).collect()),
-            });
+            let mut found = serde_json::Map::new();
+            let mut add = |key: &str, values: Option<Vec<Value>>| {
+                found.extend(values.map(|values| (key.to_owned(), values.into())));
+            };
+            let described = |infos: Vec<Info>| infos.iter().map(|info| json!(Described::new(info))).collect();
+            let counted = |all: Vec<Collection>, count: &str| {
+                all.into_iter().map(|it| json!({ "name": it.name, count: it.count })).collect()
+            };
+            let some = |values: Vec<Value>| Some(values).filter(|values| !values.is_empty());
+            add("names", names.map(described));
+            add("streams", streams.map(|all| counted(all, "subscribers")));
+            add("lists", lists.map(|all| counted(all, "items")));
+            add("spilled", some(spilled.iter().map(spilled_json).collect()));
+            let unreadable = unreadable.iter().map(|(name, why)| json!({ "name": name, "why": why.to_string() }));
+            add("unreadable", some(unreadable.collect()));
+            found.extend(remote.map(|remote| ("remote".to_owned(), json!(remote))));
+            return output::json(&found);
         }
         let blocks = [
             names.filter(|all| !all.is_empty() || !spilled.is_empty()).map(|all| names_text(&all, &in_files, &spilled)),
@@ -181,12 +138,12 @@ impl LsArgs {
             remote.as_ref().filter(|remote| !remote.names.is_empty()).map(remote_text),
         ];
         output::text_block(&blocks.into_iter().flatten().collect::<Vec<_>>().join("\n"))?;
-        if let Some(first) = unreadable.first() {
+        if let Some((name, why)) = unreadable.first() {
             let count = output::count(unreadable.len() as u64, "name");
             output::note(&format!(
                 "{count} could not be read and are left out, the first: {}: {} (--json has all)",
-                output::printable(&first.name),
-                output::printable(&first.why)
+                output::printable(name),
+                output::printable(&why.to_string())
             ));
         }
         if let Some(remote) = remote {
@@ -241,8 +198,7 @@ impl LsArgs {
             infos.retain(|info| held.contains(&info.name));
             spilled.retain(|spilled| held.contains(&spilled.name));
         }
-        let unreadable = unreadable.into_iter().map(|(name, why)| Unreadable { name, why: why.to_string() });
-        Ok(Names { infos, in_files, spilled, unreadable: unreadable.collect() })
+        Ok(Names { infos, in_files, spilled, unreadable })
     }
 }
 

@@ -114,12 +114,14 @@ fn text(stat: &Stat, namespace: &Namespace) -> String {
     if stat.devices.is_empty() {
         row("device", stat.device.clone());
     }
-    let devices = devices_text(&stat.devices);
-    [table.text(), devices, uids_text(&stat.uids), holders_text(&stat.holders), namespaces_text(&stat.namespaces)]
-        .into_iter()
-        .filter(|part| !part.is_empty())
-        .collect::<Vec<_>>()
-        .join("\n")
+    let tables = [
+        table.text(),
+        table_text(&stat.devices, DEVICES),
+        table_text(&stat.uids, UIDS),
+        table_text(&stat.holders, HOLDERS),
+        table_text(&stat.namespaces, NAMESPACES),
+    ];
+    tables.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
 }
 
 /// Returns the rows about faults of the daemon, and about the losses of its last restart.
@@ -136,97 +138,70 @@ fn health_rows(health: &Health) -> Vec<(&'static str, String)> {
     rows
 }
 
-fn devices_text(devices: &[DeviceUse]) -> String {
-    if devices.is_empty() {
-        return String::new();
+/// The header of a column, and the text of a row in it.
+type Column<T> = (&'static str, fn(&T) -> String);
+
+const DEVICES: &[Column<DeviceUse>] = &[
+    ("DEVICE", |it| it.offer.uuid.to_string()),
+    ("NAME", |it| it.offer.name.clone()),
+    ("ALLOCATOR", |it| it.offer.allocator.name().to_owned()),
+    (">BYTES", |it| of(it.bytes, it.bytes_max)),
+    (">IN USE", |it| it.bytes_in_use.to_string()),
+    (">SEGMENTS", |it| it.segments.to_string()),
+];
+
+const UIDS: &[Column<UidUse>] = &[
+    ("UID", |it| it.uid.to_string()),
+    (">BYTES", |it| of(it.bytes, it.bytes_max)),
+    (">KEPT BY LEASES", |it| it.bytes_kept_by_leases.to_string()),
+    (">RETURNED AND HELD", |it| it.bytes_returned_and_held.to_string()),
+    (">DEVICE BYTES", |it| it.device_bytes.to_string()),
+    (">SEGMENTS", |it| it.segments.to_string()),
+    (">DESCRIPTORS", |it| of(it.descriptors, it.descriptors_max)),
+    (">SESSIONS", |it| of(it.sessions, it.sessions_max)),
+    (">NAMES", |it| it.names.to_string()),
+    (">LEASES", |it| it.leases.to_string()),
+];
+
+/// Sessions with returned memory that a process still has mapped.
+const HOLDERS: &[Column<Holder>] = &[
+    ("HOLDER", |it| known(it, format!("client {}", it.client))),
+    (">PID", |it| known(it, it.pid.to_string())),
+    (">UID", |it| it.uid.to_string()),
+    ("SESSION", |it| known(it, if it.connected { "connected" } else { "ended" }.to_owned())),
+    (">PIECES", |it| it.pieces.to_string()),
+    (">BYTES", |it| it.bytes.to_string()),
+];
+
+const NAMESPACES: &[Column<NamespaceUse>] = &[
+    ("NAMESPACE", |it| it.name.clone()),
+    (">BYTES", |it| of(it.bytes, it.bytes_max)),
+    (">DEVICE BYTES", |it| it.device_bytes.to_string()),
+    (">SEGMENTS", |it| of(it.segments, it.segments_max)),
+    (">DESCRIPTORS", |it| it.descriptors.to_string()),
+    (">NAMES", |it| of(it.names, it.names_max)),
+    (">CLIENTS", |it| of(it.clients, it.clients_max)),
+];
+
+/// Returns a table. Returns an empty text if there are no rows.
+fn table_text<T>(rows: &[T], columns: &[Column<T>]) -> String {
+    let heads: Vec<&str> = columns.iter().map(|(head, _)| *head).collect();
+    let mut table = Table::new(&heads);
+    for row in rows {
+        table.row(columns.iter().map(|(_, text)| text(row)));
     }
-    let mut table = Table::new(&["DEVICE", "NAME", "ALLOCATOR", ">BYTES", ">IN USE", ">SEGMENTS"]);
-    for it in devices {
-        table.row([
-            it.offer.uuid.to_string(),
-            it.offer.name.clone(),
-            it.offer.allocator.name().to_owned(),
-            of(it.bytes, it.bytes_max),
-            it.bytes_in_use.to_string(),
-            it.segments.to_string(),
-        ]);
-    }
-    table.text()
+    if table.has_rows() { table.text() } else { String::new() }
 }
 
-/// Returns the text "USED of LIMIT".
+/// Returns the text "USED / LIMIT".
 fn of(used: impl Into<u64>, most: impl Into<u64>) -> String {
     let (used, most) = (used.into(), most.into());
     if most == u64::MAX { used.to_string() } else { format!("{used} / {most}") }
 }
 
-fn uids_text(uids: &[UidUse]) -> String {
-    let mut table = Table::new(&[
-        "UID",
-        ">BYTES",
-        ">KEPT BY LEASES",
-        ">RETURNED AND HELD",
-        ">DEVICE BYTES",
-        ">SEGMENTS",
-        ">DESCRIPTORS",
-        ">SESSIONS",
-        ">NAMES",
-        ">LEASES",
-    ]);
-    for it in uids {
-        table.row([
-            it.uid.to_string(),
-            of(it.bytes, it.bytes_max),
-            it.bytes_kept_by_leases.to_string(),
-            it.bytes_returned_and_held.to_string(),
-            it.device_bytes.to_string(),
-            it.segments.to_string(),
-            of(it.descriptors, it.descriptors_max),
-            of(it.sessions, it.sessions_max),
-            it.names.to_string(),
-            it.leases.to_string(),
-        ]);
-    }
-    table.text()
-}
-
-/// Returns a table of the sessions with returned memory that a process still has mapped. Returns an
-/// empty text if there are none.
-fn holders_text(holders: &[Holder]) -> String {
-    if holders.is_empty() {
-        return String::new();
-    }
-    let mut table = Table::new(&["HOLDER", ">PID", ">UID", "SESSION", ">PIECES", ">BYTES"]);
-    for it in holders {
-        let known = |text: String| if it.pid == 0 { "unknown".to_owned() } else { text };
-        let session = if it.connected { "connected" } else { "ended" };
-        table.row([
-            known(format!("client {}", it.client)),
-            known(it.pid.to_string()),
-            it.uid.to_string(),
-            known(session.to_owned()),
-            it.pieces.to_string(),
-            it.bytes.to_string(),
-        ]);
-    }
-    table.text()
-}
-
-fn namespaces_text(namespaces: &[NamespaceUse]) -> String {
-    let mut table =
-        Table::new(&["NAMESPACE", ">BYTES", ">DEVICE BYTES", ">SEGMENTS", ">DESCRIPTORS", ">NAMES", ">CLIENTS"]);
-    for it in namespaces {
-        table.row([
-            it.name.clone(),
-            of(it.bytes, it.bytes_max),
-            it.device_bytes.to_string(),
-            of(it.segments, it.segments_max),
-            it.descriptors.to_string(),
-            of(it.names, it.names_max),
-            of(it.clients, it.clients_max),
-        ]);
-    }
-    table.text()
+/// Returns the text if the daemon knows the session.
+fn known(holder: &Holder, text: String) -> String {
+    if holder.pid == 0 { "unknown".to_owned() } else { text }
 }
 
 #[cfg(test)]

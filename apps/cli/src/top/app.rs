@@ -45,8 +45,7 @@ pub enum Mode {
 /// The action that the user must confirm.
 #[derive(Debug)]
 pub enum Question {
-    DeleteName(String),
-    DeleteStream(String),
+    Delete(Order),
     End(Process),
 }
 
@@ -58,11 +57,11 @@ pub enum Then {
     Do(Order),
 }
 
-/// A request to the daemon.
+/// A request to the daemon: delete the name or the stream.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Order {
-    DeleteName(String),
-    DeleteStream(String),
+pub struct Order {
+    pub is_stream: bool,
+    pub name: String,
 }
 
 impl App {
@@ -253,8 +252,8 @@ impl App {
         let Some(subject) = self.row().map(|row| row.subject.clone()) else { return };
         let seen = &self.facts.sampled.seen;
         let question = match subject {
-            Subject::Name(name) => Ok(Question::DeleteName(name)),
-            Subject::Stream(name) => Ok(Question::DeleteStream(name)),
+            Subject::Name(name) => Ok(Question::Delete(Order { is_stream: false, name })),
+            Subject::Stream(name) => Ok(Question::Delete(Order { is_stream: true, name })),
             Subject::Client(id) => match seen.client(id.catalogue) {
                 Some(client) if client.epoch == id.epoch => Process::of(client, seen.at_ns).map(Question::End),
                 _ => Err("that client is gone".to_owned()),
@@ -279,8 +278,7 @@ impl App {
             return Then::Nothing;
         }
         match question {
-            Question::DeleteName(name) => Then::Do(Order::DeleteName(name)),
-            Question::DeleteStream(name) => Then::Do(Order::DeleteStream(name)),
+            Question::Delete(order) => Then::Do(order),
             Question::End(process) => {
                 self.said = match process.end() {
                     Ok(()) => format!("process {} was asked to end (SIGTERM)", process.pid),

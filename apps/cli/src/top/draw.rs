@@ -8,7 +8,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph, Row as TableRow, StatefulWidget, Table, Widget, Wrap};
 
-use super::app::{App, Mode, Question};
+use super::app::{App, Mode, Order, Question};
 use super::rows::spark;
 use super::table::{Column, Row, Subject, Tab, Width};
 use crate::output::{age_text, bytes_text, count, printable, refused_text};
@@ -297,17 +297,13 @@ fn draw_details(app: &App, area: Rect, buffer: &mut Buffer) {
 
 fn question_text(question: &Question) -> String {
     match question {
-        Question::DeleteName(name) => {
-            format!(
-                " Delete the name \"{}\"?\n Readers keep it until they drop their leases.\n\n y/N ",
-                printable(name)
-            )
-        }
-        Question::DeleteStream(name) => {
-            format!(
-                " Delete the stream \"{}\"?\n Its producer and its subscribers get an error.\n\n y/N ",
-                printable(name)
-            )
+        Question::Delete(Order { is_stream, name }) => {
+            let (what, effect) = if *is_stream {
+                ("stream", "Its producer and its subscribers get an error.")
+            } else {
+                ("name", "Readers keep it until they drop their leases.")
+            };
+            format!(" Delete the {what} \"{}\"?\n {effect}\n\n y/N ", printable(name))
         }
         Question::End(process) => format!(
             " Ask process {} of user {} to end (SIGTERM)?\n {}\n Its published values stay, and its leases end.\n\n y/N ",

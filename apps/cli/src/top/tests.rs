@@ -220,9 +220,9 @@ fn a_name_is_deleted_after_a_yes_and_not_before() {
         assert_eq!(press(&mut app, no), Then::Nothing);
         assert!(matches!(app.mode, Mode::Table) && app.said == "nothing was done");
     }
-    assert_eq!(press(&mut app, "xy"), Then::Do(Order::DeleteName("camera/front".into())));
+    assert_eq!(press(&mut app, "xy"), Then::Do(Order { is_stream: false, name: "camera/front".into() }));
     press(&mut app, "4");
-    assert_eq!(press(&mut app, "xy"), Then::Do(Order::DeleteStream("frames".into())));
+    assert_eq!(press(&mut app, "xy"), Then::Do(Order { is_stream: true, name: "frames".into() }));
     press(&mut app, "6x");
     assert!(app.said.contains("segment") && matches!(app.mode, Mode::Table));
     // The sample's process does not exist.
