@@ -194,7 +194,7 @@ function problems() {
   if (d?.pool_bytes_max && d.bytes_in_use / d.pool_bytes_max > 0.9) found.push([`The pool is ${Math.floor(100 * d.bytes_in_use / d.pool_bytes_max)} % in use.`, "#memory"]);
   if (d?.spill_failures) found.push([`${plural(d.spill_failures, "spill file")} could not be written or read.`, "#events"]);
   if (s?.truncated) found.push(["The namespace has more than one sample contains.", "#names"]);
-  if (s?.damaged) found.push([`${plural(s.damaged, "word")} of clients contradict the daemon's and are left out.`, "#clients"]);
+  if (s?.damaged) found.push([`Invalid entries of clients, which are omitted: ${count(s.damaged)}.`, "#clients"]);
   return found;
 }
 
@@ -440,14 +440,14 @@ function judge() {
   if (trouble) {
     say(trouble, false);
     // The server closes each connection after a while; the page reconnects immediately.
-    if (s && age > LATE) why = `There is no connection to tensorlend web. The numbers are of ${clock(s.at_ms)}.`;
+    if (s && age > LATE) why = `There is no connection to tensorlend web. The numbers are from ${clock(s.at_ms)}.`;
   } else if (!s.daemon) {
     say("daemon does not respond", false);
     const since = s.daemon_answered_ms ? ` since ${clock(s.daemon_answered_ms)}` : "";
-    why = `The daemon has not responded${since}. Its numbers are of then; the rest is what lies in shared memory.`;
+    why = `The daemon has not responded${since}. Its metrics are from that time; the rest is read from shared memory.`;
   } else if (age > Math.max(LATE, 2 * s.interval_ms + 500)) {
-    say("no news", false);
-    why = `tensorlend web has sent nothing since ${clock(s.at_ms)}. The numbers are of then.`;
+    say("no new samples", false);
+    why = `tensorlend web has sent nothing since ${clock(s.at_ms)}. The numbers are from that time.`;
   } else {
     say("live", true);
   }

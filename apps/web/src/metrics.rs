@@ -4,7 +4,7 @@
 //! Series exist per namespace, per user, per client (only the largest clients), per stream number,
 //! and per runner of a model (at most 32).
 
-use crate::services::{Runner, number};
+use crate::services::{Document, Runner, number};
 use crate::view::{Namespace, Snapshot};
 use std::fmt::Write;
 use tensorlend::Stat;
@@ -88,46 +88,37 @@ fn metrics() -> impl Iterator<Item = (&'static str, &'static str, &'static str)>
     METRICS.lines().filter_map(|line| line.split_once(' ')).map(move |(name, help)| (name, kind(name), help))
 }
 
-/// A value of a metric, with its labels.
-pub struct Sample {
-    pub labels: Vec<(&'static str, String)>,
-    pub value: f64,
-}
-
-/// The samples of each metric, by its name.
-pub type Samples = Vec<(&'static str, Vec<Sample>)>;
-
-struct Page(Samples);
+/// The samples of each metric as lines of text, by its name.
+struct Page(Vec<(&'static str, String)>);
 
 impl Page {
     /// Adds a limit, if there is one.
-    fn put_limit(&mut self, name: &str, labels: &[(&'static str, &str)], most: u64) {
+    fn put_limit(&mut self, name: &str, labels: &[(&str, &str)], most: u64) {
         if most < u64::MAX {
             self.put(name, labels, most as f64);
         }
     }
 
     /// Adds a sample to a metric.
-    fn put(&mut self, name: &str, labels: &[(&'static str, &str)], value: f64) {
-        let Some((_, samples)) = self.0.iter_mut().find(|(known, _)| *known == name) else {
+    fn put(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
+        let Some((_, lines)) = self.0.iter_mut().find(|(known, _)| *known == name) else {
             debug_assert!(false, "{name} has no help");
             return;
         };
-        let labels = labels.iter().map(|&(label, text)| (label, text.to_owned())).collect();
-        samples.push(Sample { labels, value });
-    }
-}
-
-impl Sample {
-    /// Appends the sample's line to the text.
-    fn write(&self, name: &str, text: &mut String) {
-        text.push_str(name);
-        for (at, (label, value)) in self.labels.iter().enumerate() {
-            text.push_str(if at == 0 { "{" } else { "," });
-            let _ = write!(text, "{label}=\"{}\"", escaped(value));
+        lines.push_str(name);
+        for (at, (label, text)) in labels.iter().enumerate() {
+            let _ = write!(lines, "{}{label}=\"{}\"", if at == 0 { '{' } else { ',' }, escaped(text));
         }
-        text.push_str(if self.labels.is_empty() { "" } else { "}" });
-        let _ = writeln!(text, " {}", self.value);
+        let _ = writeln!(lines, "{} {value}", if labels.is_empty() { "" } else { "}" });
+    }
+
+    /// Adds the numbers of a document that has them.
+    fn put_fields(&mut self, document: &Document, labels: &[(&str, &str)], fields: &[(&str, &str)]) {
+        for (metric, field) in fields {
+            if let Some(value) = number(document, field) {
+                self.put(metric, labels, value);
+            }
+        }
     }
 }
 
@@ -136,21 +127,9 @@ fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// Returns the text of the page.
+/// Returns the text of the page, with the metrics in the order of [`METRICS`].
 pub fn page(snapshot: &Snapshot) -> String {
-    let mut text = String::new();
-    for ((name, kind, help), (_, samples)) in metrics().zip(samples(snapshot)) {
-        let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
-        for sample in samples {
-            sample.write(name, &mut text);
-        }
-    }
-    text
-}
-
-/// Returns the samples of each metric, in the order of [`METRICS`].
-pub fn samples(snapshot: &Snapshot) -> Samples {
-    let mut page = Page(metrics().map(|(name, ..)| (name, Vec::new())).collect());
+    let mut page = Page(metrics().map(|(name, ..)| (name, String::new())).collect());
     page.put("tensorlend_web_info", &[("version", tensorlend::build())], 1.0);
     page.put("tensorlend_web_looks_total", &[], snapshot.number as f64);
     page.put("tensorlend_up", &[], f64::from(u8::from(snapshot.stat.is_some())));
@@ -167,7 +146,11 @@ pub fn samples(snapshot: &Snapshot) -> Samples {
         namespace(&mut page, ns);
         services(&mut page, ns);
     }
-    page.0
+    let mut text = String::new();
+    for ((name, kind, help), (_, lines)) in metrics().zip(page.0) {
+        let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{lines}");
+    }
+    text
 }
 
 fn daemon(page: &mut Page, stat: &Stat) {
@@ -246,35 +229,27 @@ fn namespace(page: &mut Page, ns: &Namespace) {
 fn services(page: &mut Page, ns: &Namespace) {
     let namespace = ("namespace", ns.sampled.seen.namespace.as_str());
     if let Some(gateway) = &ns.services.gateway {
-        for (metric, field) in [
+        let fields = [
             ("tensorlend_gateway_nodes_alive", "nodes_alive"),
             ("tensorlend_gateway_fetched_total", "fetched"),
             ("tensorlend_gateway_fetched_bytes_total", "fetched_bytes"),
             ("tensorlend_gateway_sent_bytes_total", "sent_bytes"),
             ("tensorlend_gateway_cached_bytes", "cached_bytes"),
-        ] {
-            if let Some(value) = number(gateway, field) {
-                page.put(metric, &[namespace], value);
-            }
-        }
+        ];
+        page.put_fields(gateway, &[namespace], &fields);
         for (kind, field) in [("trouble", "troubles"), ("damaged", "damaged"), ("dropped", "messages_dropped")] {
-            if let Some(value) = number(gateway, field) {
-                page.put("tensorlend_gateway_faults_total", &[namespace, ("kind", kind)], value);
-            }
+            page.put_fields(gateway, &[namespace, ("kind", kind)], &[("tensorlend_gateway_faults_total", field)]);
         }
     }
     for Runner { model, number: runner, metrics } in &ns.services.runners {
         let runner = runner.to_string();
         let labels = [namespace, ("model", model.as_str()), ("runner", runner.as_str())];
-        for (metric, field) in [
+        let fields = [
             ("tensorlend_model_requests_total", "requests"),
             ("tensorlend_model_failures_total", "failures"),
             ("tensorlend_model_runs_total", "runs"),
-        ] {
-            if let Some(value) = number(metrics, field) {
-                page.put(metric, &labels, value);
-            }
-        }
+        ];
+        page.put_fields(metrics, &labels, &fields);
         for (metric, field) in
             [("tensorlend_model_run_seconds", "run_us"), ("tensorlend_model_queue_seconds", "queue_us")]
         {

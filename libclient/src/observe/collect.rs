@@ -4,6 +4,7 @@
 use super::names::{Led, Names};
 use super::observation::{ClientSeen, ClientState, LeaseSeen, Observation, Origin, Place, StreamSeen, ValueSeen};
 use super::sheets::Sheets;
+use super::shown::natural;
 use super::slots::Slots;
 use super::{ENTRIES_MAX, LEASES_MAX, MESSAGES_MAX, Observer, streams};
 use crate::error::Result;
@@ -36,6 +37,7 @@ pub fn observe(observer: &mut Observer) -> Result<Observation> {
     fetch_records(session, sheets, &mut values.slots)?;
     let mut names = Names::walk(session, sheets)?;
     let lists = std::mem::take(&mut names.lists);
+    names.lists_seen.sort_by(|a, b| natural(&a.name, &b.name));
     names.resolve(session, sheets, |led, catalogue, cell| {
         let origin = match led {
             Led::Name(name) => Origin::Name(name),
@@ -160,7 +162,7 @@ fn streams_of(session: &Session, sheets: &mut Sheets, names: &Names, values: &mu
         };
         seen.extend(streams::sample(session, sheets, name, *index, &mut left, found)?);
     }
-    seen.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    seen.sort_by(|a, b| natural(&a.name, &b.name));
     Ok(seen)
 }
 

@@ -5,6 +5,7 @@ use super::ages::Ages;
 use super::observation::{
     ClientSeen, ClientState, LeaseSeen, ListSeen, Observation, Origin, StreamSeen, SubscriberSeen, ValueSeen,
 };
+use super::shown::natural;
 use crate::client::ClientBuilder;
 use crate::control::Control;
 use crate::error::{Error, Result};
@@ -173,6 +174,7 @@ impl Inspector {
         let mut values: HashMap<u64, usize> = HashMap::new();
         self.clients(&mut seen)?;
         self.names(&mut seen, &mut values)?;
+        seen.lists.sort_by(|a, b| natural(&a.name, &b.name));
         self.leases(&mut seen, &values)?;
         self.streams(&mut seen)?;
         add_up(&mut seen);
@@ -265,7 +267,7 @@ impl Inspector {
             seen.streams.extend(streams.into_iter().map(stream));
             from = next.filter(|&next| next > at);
         }
-        seen.streams.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        seen.streams.sort_by(|a, b| natural(&a.name, &b.name));
         Ok(())
     }
 }

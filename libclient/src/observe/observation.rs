@@ -1,6 +1,5 @@
 //! The content of an observation.
 
-use super::meters::States;
 use std::time::Duration;
 use tensorlend_layout::wire::{Allocator, Policy};
 use tensorlend_layout::{DType, Uuid};
@@ -32,9 +31,9 @@ pub struct Observation {
     pub values: Vec<ValueSeen>,
     /// Leases, the oldest first.
     pub leases: Vec<LeaseSeen>,
-    /// Streams, sorted by name.
+    /// Streams, in the natural order of their names: `camera2` before `camera10`.
     pub streams: Vec<StreamSeen>,
-    /// Lists, sorted by name.
+    /// Lists, in the natural order of their names.
     pub lists: Vec<ListSeen>,
     /// True if the observation omitted something because of its maximum numbers.
     pub truncated: bool,
@@ -45,11 +44,6 @@ pub struct Observation {
 }
 
 impl Observation {
-    /// Returns the bytes of all values and leases: see [`States::of`].
-    pub fn states(&self) -> States {
-        States::of(self)
-    }
-
     /// Returns the client with this catalogue number.
     pub fn client(&self, catalogue: u16) -> Option<&ClientSeen> {
         let at = self.clients.binary_search_by_key(&catalogue, |client| client.catalogue).ok()?;

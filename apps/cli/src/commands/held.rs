@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use tensorlend::Client;
-use tensorlend::observe::{Observation, Origin};
+use tensorlend::observe::{ASKED_MAX, Observation, Origin};
 
 use crate::failure::Failure;
 use crate::output;
@@ -11,13 +11,16 @@ use crate::output;
 /// Maximum number of observations until all clients' tables are mapped. Each observation maps at
 /// most a few hundred tables.
 const LOOKS_MAX: usize = 64;
+/// Maximum number of observations if the number of requests is not the reason why tables are missing.
+const LOOKS_IDLE: usize = 4;
 
 /// Observes the whole namespace. Prints a note if it has more than one observation contains.
 pub fn complete_observation(client: &Client) -> Result<Observation, Failure> {
     let mut observer = client.observer();
     let mut seen = observer.observe()?;
-    for _ in 1..LOOKS_MAX {
-        if !seen.incomplete {
+    for look in 1..LOOKS_MAX {
+        // Some tables cannot be mapped, such as the ring of a stream that has all its subscribers.
+        if !seen.incomplete || seen.asked < ASKED_MAX && look > LOOKS_IDLE {
             break;
         }
         seen = observer.observe()?;

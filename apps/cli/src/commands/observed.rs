@@ -18,9 +18,7 @@ pub fn list(at: &Connection, is_json: bool, shows: impl Fn(&str) -> bool) -> Res
     let mut all = names.iter().map(|name| inspector.observe(name)).collect::<Result<Vec<_>, _>>()?;
     for seen in &mut all {
         seen.streams.retain(|it| shows(&it.name));
-        seen.streams.sort_by(|a, b| natural(&a.name, &b.name));
         seen.lists.retain(|it| shows(&it.name));
-        seen.lists.sort_by(|a, b| natural(&a.name, &b.name));
     }
     if is_json {
         let all: Vec<Value> = all.iter().map(|seen| namespace(seen, &shows)).collect();

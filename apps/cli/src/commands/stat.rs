@@ -39,7 +39,7 @@ impl StatArgs {
         match at.reach("stat")? {
             Reached::Session(client) => {
                 let seen = complete_observation(&client)?;
-                let namespace = Namespace::Joined(client.namespace().to_owned(), seen.states());
+                let namespace = Namespace::Joined(client.namespace().to_owned(), States::of(&seen));
                 self.show(&client.stat()?, &namespace)
             }
             Reached::Metrics { stat, refused } => self.show(&stat, &Namespace::Refused(refused.to_string())),

@@ -19,13 +19,13 @@ pub const LINES_AROUND: u16 = 7;
 const KEYS: &str = " q quit  Tab view  s sort  r turn  / filter  p pause  Enter all  x end  ? help";
 
 const HELP: &str = "\
- Tab, 1-6     the next view, or that one
- arrows, j k  another row; PgUp PgDn Home End
+ Tab, 1-6     select the next view, or that one
+ arrows, j k  select another row; PgUp PgDn Home End
  s, S         order by the next column, or the one before
- r            the other way round
- / words      only rows that contain the words; Esc: all
- p, space     stand still, and go on
- Enter        all about the row
+ r            reverse the order
+ / words      show only rows that contain the words; Esc: all
+ p, space     pause, or continue
+ Enter        show all columns and details of the row
  x, Del       after y: delete the name or stream; on a client
               or lease, ask its process to end (SIGTERM)
  q, Ctrl-C    end this program

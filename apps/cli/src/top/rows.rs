@@ -68,7 +68,7 @@ fn name(seen: &Observation, value: &ValueSeen) -> Row {
         ns => format!("{} s", timestamp_text(ns)),
     };
     let place = format!("slot {}, generation {}", value.slot, value.generation);
-    let more = vec![("bytes exactly", value.bytes.to_string()), ("timestamp", timestamp), ("lies in", place)];
+    let more = vec![("bytes exactly", value.bytes.to_string()), ("timestamp", timestamp), ("stored in", place)];
     Row { id: origin, cells, subject, more }
 }
 
