@@ -1,7 +1,7 @@
 // The dashboard as a person sees it: its contents, names as text, keyboard access, layout on a phone.
 
 import assert from "node:assert/strict";
-import { spawn } from "node:child_process";
+import { execFileSync, spawn } from "node:child_process";
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
@@ -79,6 +79,17 @@ try {
     await shown(page, "old value: replaced or deleted");
     await page.locator("#streams-t tbody tr").first().waitFor();
     assert.ok((await page.locator("#tile-leased .more").innerText()).match(/\d+ leases/));
+  });
+  await check("numbers and units are those of tensorlend stat", async () => {
+    // Messages of the stream come and go: both show the same size sooner or later.
+    await page.waitForFunction(() => document.querySelector("#tile-retired"));
+    for (let n = 0; ; n += 1) {
+      const stat = execFileSync(TENSORLEND, ["stat"], { env: { ...process.env, ...env }, encoding: "utf8" });
+      const sizes = ["leased", "retired"].map((state) => stat.match(new RegExp(`bytes_${state} +\\d+ bytes \\((.+?)\\)`))[1]);
+      const shown = await Promise.all(["leased", "retired"].map((state) => page.locator(`#tile-${state} .big`).innerText()));
+      if (sizes.join() === shown.join()) break;
+      assert.ok(n < 100, `${sizes} and ${shown}`);
+    }
   });
   await check("the title, the problems, and tables that sort", async () => {
     const title = await page.title();
