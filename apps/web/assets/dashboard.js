@@ -119,7 +119,7 @@ const tables = {
   events: new Table($("events-t"), "Events: clients and streams that came and went, refusals, revoked sessions", [
     { head: "time", cell: (e) => new Date(e.at_ms).toLocaleTimeString(), by: (e) => e.at_ms },
     { head: "event", cell: (e) => EVENTS[e.kind] ?? e.kind, by: (e) => e.kind },
-    { head: "subject", wide: true, kind: "name", cell: (e) => e.kind === "requests_refused" ? REASONS[e.subject] : plain(e.subject) || "the daemon", by: (e) => e.subject },
+    { head: "subject", wide: true, kind: "name", cell: (e) => e.kind === "requests_refused" ? REASONS[e.subject] ?? plain(e.subject) : plain(e.subject) || "the daemon", by: (e) => e.subject },
     { head: "count", number: true, cell: (e) => e.kind.startsWith("segments_") ? bytes(e.count) : count(e.count), by: (e) => e.count },
   ], "Nothing has happened since this server began."),
   services: new Table($("services-t"), "Gateway and runners of models, as they report themselves", [

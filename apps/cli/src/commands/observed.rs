@@ -11,11 +11,8 @@ use crate::output::{self, Table};
 /// Lists the namespaces that the user named, or all namespaces. `shows` selects names.
 pub fn list(at: &Connection, is_json: bool, shows: impl Fn(&str) -> bool) -> Result<(), Failure> {
     let mut inspector = at.inspect()?;
-    let mut names = at.namespaces().to_vec();
-    if names.is_empty() {
-        names.extend(inspector.namespaces()?.into_iter().map(|it| it.name));
-    }
-    let mut all = names.iter().map(|name| inspector.observe(name)).collect::<Result<Vec<_>, _>>()?;
+    let mut all =
+        at.observed_namespaces()?.iter().map(|name| inspector.observe(name)).collect::<Result<Vec<_>, _>>()?;
     for seen in &mut all {
         seen.streams.retain(|it| shows(&it.name));
         seen.lists.retain(|it| shows(&it.name));

@@ -10,7 +10,7 @@ use ratatui::widgets::{Block, Clear, Paragraph, Row as TableRow, StatefulWidget,
 
 use super::app::{App, Mode, Order, Question};
 use super::rows::spark;
-use super::table::{Column, Row, Subject, Tab, Width};
+use super::table::{Cell, Column, Row, Subject, Tab, Width};
 use crate::output::{age_text, bytes_text, count, printable, refused_text};
 
 /// Number of lines above and below the table's rows.
@@ -280,7 +280,7 @@ fn draw_foot(app: &App, area: Rect, buffer: &mut Buffer) {
 fn draw_details(app: &App, area: Rect, buffer: &mut Buffer) {
     let Some(row) = app.row() else { return };
     let columns = app.tab.columns().iter().map(|column| column.head.to_lowercase());
-    let cells = columns.zip(row.cells.iter().map(|cell| cell.text.clone()));
+    let cells = columns.zip(row.cells.iter().map(Cell::details));
     let more = row.more.iter().map(|(what, text)| ((*what).to_owned(), text.clone()));
     let mut text: Vec<String> = cells
         .chain(more)

@@ -29,7 +29,7 @@ fn one_use(it: &Use) -> Row {
     let cells =
         vec![Cell::text(&it.who), Cell::text(it.kind), Cell::bytes(it.bytes), most, Cell::text(spark(&it.history))];
     let subject = it.client.map_or(Subject::Other, Subject::Client);
-    Row { id: it.id(), cells, subject, more: vec![("bytes exactly", it.bytes.to_string())] }
+    Row { id: it.id(), cells, subject, more: Vec::new() }
 }
 
 /// Returns the latest values as bars, scaled to the highest value.
@@ -68,7 +68,7 @@ fn name(seen: &Observation, value: &ValueSeen) -> Row {
         ns => format!("{} s", timestamp_text(ns)),
     };
     let place = format!("slot {}, generation {}", value.slot, value.generation);
-    let more = vec![("bytes exactly", value.bytes.to_string()), ("timestamp", timestamp), ("stored in", place)];
+    let more = vec![("timestamp", timestamp), ("stored in", place)];
     Row { id: origin, cells, subject, more }
 }
 
@@ -90,7 +90,6 @@ fn lease(seen: &Observation, it: &LeaseSeen) -> Row {
     let older = if it.is_older { "> " } else { "" };
     let holder = seen.client(it.holder);
     let more = vec![
-        ("bytes exactly", it.bytes.to_string()),
         ("command", holder.map_or_else(String::new, |client| printable(client.command.as_deref().unwrap_or("?")))),
         ("slot", printable(&format!("{} of {owner}", it.slot))),
         ("old value", "replaced or deleted, and kept by its leases".to_owned()),
@@ -146,7 +145,7 @@ fn client(it: &ClientSeen) -> Row {
     ];
     let values = format!("{} of {}", it.values, bytes_text(it.value_bytes));
     let oldest = it.lease_age_max.map_or_else(|| "none".to_owned(), age_text);
-    let more = vec![("bytes exactly", it.bytes.to_string()), ("values", values), ("oldest lease", oldest)];
+    let more = vec![("values", values), ("oldest lease", oldest)];
     Row { id: format!("{} {}", it.catalogue, it.epoch), cells, subject: Subject::Client(MemberId::of(it)), more }
 }
 

@@ -34,15 +34,8 @@ impl Tab {
         self as usize
     }
 
-    pub fn title(self) -> &'static str {
-        match self {
-            Self::Use => "Use",
-            Self::Names => "Names",
-            Self::Leases => "Leases",
-            Self::Streams => "Streams",
-            Self::Clients => "Clients",
-            Self::Segments => "Segments",
-        }
+    pub fn title(self) -> String {
+        format!("{self:?}")
     }
 
     /// Returns the tab's columns. Columns with a share divide the remaining width.
@@ -184,6 +177,13 @@ impl Cell {
     pub fn count(number: impl Into<Option<u64>>) -> Self {
         let number = number.into();
         Self::new(number, number.map_or_else(|| "-".to_owned(), |it| it.to_string()))
+    }
+
+    /// Returns the text, with the exact number if the text is rounded to a unit of bytes.
+    pub fn details(&self) -> String {
+        let is_rounded = self.json.is_u64() && self.text.ends_with("iB");
+        let exact = is_rounded.then(|| format!(" ({} bytes)", self.json));
+        self.text.clone() + &exact.unwrap_or_default()
     }
 
     pub fn bytes(bytes: u64) -> Self {
