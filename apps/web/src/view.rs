@@ -88,15 +88,20 @@ impl Snapshot {
 impl Namespace {
     /// Returns the values of names, and those of lists and streams, in the natural order of their names.
     pub fn values(&self) -> impl Iterator<Item = &ValueSeen> {
-        let key = |value: &'_ ValueSeen| match &value.origin {
-            Origin::Name(name) => (name.clone(), 0),
-            Origin::Item { list: name, number } | Origin::Message { stream: name, number } => (name.clone(), *number),
-        };
+        fn key(value: &ValueSeen) -> (&str, u64) {
+            match &value.origin {
+                Origin::Name(name) => (name, 0),
+                Origin::Item { list: name, number } | Origin::Message { stream: name, number } => (name, *number),
+            }
+        }
         let values = &self.sampled.seen.values;
         let order = self.order.get_or_init(|| {
-            let mut keys: Vec<_> = values.iter().map(key).enumerate().collect();
-            keys.sort_by(|(_, (a, m)), (_, (b, n))| natural(a, b).then(m.cmp(n)));
-            keys.into_iter().map(|(at, _)| at).collect()
+            let mut order: Vec<usize> = (0..values.len()).collect();
+            order.sort_by(|&a, &b| {
+                let ((a, m), (b, n)) = (key(&values[a]), key(&values[b]));
+                natural(a, b).then(m.cmp(&n))
+            });
+            order
         });
         order.iter().map(|&at| &values[at])
     }
