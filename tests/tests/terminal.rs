@@ -153,7 +153,7 @@ fn tensors_on_a_device_are_shown() {
         assert!(shown(&["ls", "--held-by", &owner.pid().to_string()]).contains("weights"));
         assert!(shown(&["top", "--once"]).contains("device"));
         let segments = shown(&["top", "--once", "--tab", "segments"]);
-        assert!(segments.contains("device 0") && segments.contains("not looked into"), "{segments}");
+        assert!(segments.contains("device 0") && segments.contains("slots unknown"), "{segments}");
         assert!(shown(&["top", "--once", "--tab", "leases"]).contains("weights"));
     });
 }

@@ -102,6 +102,14 @@ impl Connection {
         &self.namespace
     }
 
+    /// Returns the namespaces that the user named, or all namespaces of the daemon, for an observer.
+    pub fn observed_namespaces(&self) -> Result<Vec<String>, Failure> {
+        if !self.namespace.is_empty() {
+            return Ok(self.namespace.clone());
+        }
+        Ok(self.inspect()?.namespaces()?.into_iter().map(|it| it.name).collect())
+    }
+
     /// Returns the builder of a connection to a namespace.
     pub fn client(&self, verb: &str, namespace: Option<&str>) -> ClientBuilder {
         let mut builder = Client::builder().label(&format!("tensorlend {verb}")).request_timeout(self.daemon_timeout);
@@ -207,6 +215,14 @@ impl FromStr for Shape {
             Err(_) => Err("write the sizes with x or commas between them: 480x640x3".to_owned()),
         }
     }
+}
+
+/// Parses an interval from 0.1 s to one hour.
+#[cfg(any(feature = "top", feature = "web"))]
+pub fn interval(text: &str) -> Result<Duration, String> {
+    let interval = seconds(text)?;
+    let sensible = Duration::from_millis(100)..=Duration::from_hours(1);
+    if sensible.contains(&interval) { Ok(interval) } else { Err("give seconds from 0.1 to 3600".into()) }
 }
 
 /// Parses seconds, with an optional fraction.

@@ -2,9 +2,11 @@
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
 
 use serde::Serialize;
-use tensorlend::{Refusals, RestartLoss};
+use tensorlend::observe::{ClientSeen, ClientState, ValueSeen};
+use tensorlend::{DType, Refusals, RestartLoss};
 use tensorlend_os::stderr;
 
 use crate::failure::Failure;
@@ -92,6 +94,44 @@ pub fn bytes_text(bytes: u64) -> String {
     format!("{value:.1} {unit}")
 }
 
+/// Formats a duration in its largest unit.
+pub fn age_text(age: Duration) -> String {
+    let seconds = age.as_secs();
+    match seconds {
+        0..=9 => format!("{:.1} s", age.as_secs_f64()),
+        10..=99 => format!("{seconds} s"),
+        100..=5999 => format!("{} min", seconds / 60),
+        6000..=172_799 => format!("{} h", seconds / 3600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
+
+/// Returns the text of a pid. The pid is 0 if the process is in a pid namespace that the daemon does not see.
+pub fn pid_text(pid: u32) -> String {
+    if pid == 0 { "?".to_owned() } else { pid.to_string() }
+}
+
+/// Returns a client's process and its label, and whether the client has ended.
+pub fn owner_text(pid: u32, label: &str, is_alive: bool) -> String {
+    let gone = if is_alive { "" } else { " (gone)" };
+    format!("{} {label}{gone}", pid_text(pid))
+}
+
+/// Returns a client as [`owner_text`] does. The client is unknown if an observation omitted it.
+pub fn client_text(client: Option<&ClientSeen>) -> String {
+    client.map_or_else(|| "?".to_owned(), |it| owner_text(it.pid, &it.label, it.state != ClientState::Ended))
+}
+
+/// Returns the element type of a value. It is unknown for a value on a device.
+pub fn dtype_text(value: &ValueSeen) -> &'static str {
+    value.dtype.map_or(if value.is_dataset { "dataset" } else { "?" }, DType::name)
+}
+
+/// Returns the shape of a value as text, if it is known.
+pub fn shape_text(value: &ValueSeen) -> String {
+    value.shape.as_ref().map_or_else(String::new, |shape| format!("{shape:?}"))
+}
+
 /// Formats a number with its noun, such as "1 name" or "2 names".
 pub fn count(number: impl Into<u64>, what: &str) -> String {
     let number = number.into();
@@ -100,8 +140,13 @@ pub fn count(number: impl Into<u64>, what: &str) -> String {
 
 /// Returns the number of refusals, with their reasons if there are any.
 pub fn refused_text(refusals: &Refusals) -> String {
-    let reasons = refusals.by_reason().into_iter().filter(|&(_, number)| number > 0);
-    let reasons: Vec<String> = reasons.map(|(reason, number)| format!("{reason} {number}")).collect();
+    let reasons = [
+        (refusals.limit, "for a limit"),
+        (refusals.invalid, "invalid"),
+        (refusals.race, "because another client was first"),
+    ];
+    let reasons = reasons.into_iter().filter(|&(number, _)| number > 0);
+    let reasons: Vec<String> = reasons.map(|(number, reason)| format!("{number} {reason}")).collect();
     if reasons.is_empty() {
         return "0 refused".to_owned();
     }
@@ -244,7 +289,17 @@ mod tests {
     #[test]
     fn refusals_have_reasons() {
         assert_eq!(refused_text(&Refusals::default()), "0 refused");
-        assert_eq!(refused_text(&Refusals { limit: 2, invalid: 0, race: 1 }), "3 refused (limit 2, race 1)");
+        assert_eq!(
+            refused_text(&Refusals { limit: 2, invalid: 0, race: 1 }),
+            "3 refused (2 for a limit, 1 because another client was first)"
+        );
+    }
+
+    #[test]
+    fn ages() {
+        let text = |seconds| age_text(Duration::from_secs_f64(seconds));
+        assert_eq!([text(0.25), text(12.0), text(600.0), text(7200.0)], ["0.2 s", "12 s", "10 min", "2 h"]);
+        assert_eq!(text(1e6), "11 d");
     }
 
     #[test]

@@ -4,12 +4,14 @@
 const SVG = "http://www.w3.org/2000/svg";
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
+/// The same text as the function `bytes_text` of the command line.
 export function bytes(count) {
   if (count == null) return "–";
-  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+  if (count < 1024) return `${Math.round(count)} B`;
+  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
   let unit = 0;
-  while (count >= 1024 && unit < units.length - 1) { count /= 1024; unit += 1; }
-  return `${unit === 0 || count >= 100 ? Math.round(count) : count.toFixed(count >= 10 ? 1 : 2)} ${units[unit]}`;
+  while (count >= 1023.95 && unit < units.length - 1) { count /= 1024; unit += 1; }
+  return `${count.toFixed(1)} ${units[unit]}`;
 }
 
 export function make(tag, attributes = {}, ...children) {

@@ -44,27 +44,27 @@ const api = async (what, query = {}) => (await ask(`/api/v1/${what}?${new URLSea
 
 const plural = (n, one) => `${count(n)} ${one}${n === 1 ? "" : "s"}`;
 
+/// The same text as the function `age_text` of the command line.
 function time(seconds) {
   if (seconds == null) return "–";
-  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
-  if (seconds < 120) return `${seconds.toFixed(seconds < 10 ? 1 : 0)} s`;
-  if (seconds < 7200) return `${Math.floor(seconds / 60)} min`;
-  return seconds < 172800 ? `${(seconds / 3600).toFixed(1)} h` : `${Math.floor(seconds / 86400)} d`;
+  if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  const [unit, word] = seconds < 100 ? [1, "s"] : seconds < 6000 ? [60, "min"] : seconds < 172800 ? [3600, "h"] : [86400, "d"];
+  return `${Math.floor(seconds / unit)} ${word}`;
 }
 
 /// Makes invisible characters, and those that change the direction of text, visible in untrusted text.
 const plain = (text) => text.replace(/[\p{Cc}\u2028\u2029]|(?!\u200d)\p{Cf}/gu, (c) => `\\u{${c.codePointAt(0).toString(16)}}`);
 
 function what(of) {
-  if (!of) return "nothing leads to it any more";
+  if (!of) return "old value: replaced or deleted";
   if (of.name != null) return plain(of.name);
-  return of.list != null ? `${plain(of.list)} [item ${of.number}]` : `${plain(of.stream)} [message ${of.number}]`;
+  return of.list != null ? `${plain(of.list)}[${of.number}]` : `${plain(of.stream)} #${of.number}`;
 }
 
 const here = () => latest?.namespaces.find((ns) => ns.name === namespace) ?? latest?.namespaces[0];
 const status = () => latest?.status.namespaces.find((ns) => ns.name === here()?.name);
 const owner = (number) => here()?.clients.find((client) => client.client === number);
-const who = (number) => { const c = owner(number); return c ? `${plain(c.label) || "client"} (${number})` : `client ${number}`; };
+const who = (number) => { const c = owner(number); return c ? `${c.pid || "?"} ${plain(c.label)}${c.state === "ended" ? " (gone)" : ""}` : `client ${number}`; };
 
 // ---- tables
 
@@ -80,8 +80,8 @@ const tables = {
     { head: "sent", number: true, cell: (s) => count(s.sent), by: (s) => s.sent },
     { head: "rate", number: true, cell: (s) => s.rate == null ? "–" : `${s.rate.toFixed(1)}/s`, by: (s) => s.rate },
     { head: "held", number: true, cell: (s) => `${count(s.held)} / ${count(s.capacity)}`, by: (s) => s.held },
-    { head: "lag", number: true, cell: (s) => alarm(count(s.lag_max), s.lag_max >= s.capacity), by: (s) => s.lag_max },
-    { head: "lost", number: true, cell: (s) => alarm(count(s.lost), s.lost > 0), by: (s) => s.lost },
+    { head: "lag", number: true, cell: (s) => alarm(count(s.lag_max), s.problem === "lags"), by: (s) => s.lag_max },
+    { head: "lost", number: true, cell: (s) => alarm(count(s.lost), s.problem === "lost"), by: (s) => s.lost },
     { head: "subscribers", number: true, cell: (s) => s.subscribers.length, by: (s) => s.subscribers.length },
     { head: "policy", cell: (s) => s.is_closed ? "closed" : s.policy, by: (s) => s.policy },
     { head: "producer", cell: (s) => who(s.producer), by: (s) => who(s.producer) },
@@ -95,16 +95,17 @@ const tables = {
     { head: "bytes", number: true, cell: (l) => bytes(l.bytes), by: (l) => l.bytes },
     { head: "count", number: true, cell: (l) => count(l.count), by: (l) => l.count },
   ], "No client holds a lease."),
-  clients: new Table($("clients-t"), "Clients: processes, memory lent to them, and memory that they read", [
+  clients: new Table($("clients-t"), "Clients: processes, memory lent to them, and memory that they lease", [
     { head: "client", wide: true, cell: (c) => two(who(c.client) + (c.is_observer ? ", this page's server" : ""), c.command && plain(c.command)), by: (c) => who(c.client) },
     { head: "pid", number: true, cell: (c) => c.pid || "–", by: (c) => c.pid },
     { head: "uid", number: true, cell: (c) => c.uid, by: (c) => c.uid },
-    { head: "state", cell: (c) => STATES[c.state] ?? c.state, by: (c) => c.state },
+    { head: "state", cell: (c) => c.state, by: (c) => c.state },
     { head: "age", number: true, cell: (c) => time(c.age_s), by: (c) => c.age_s },
     { head: "bytes", number: true, cell: (c) => bytes(c.bytes), by: (c) => c.bytes },
     { head: "values", number: true, cell: (c) => count(c.values), by: (c) => c.values },
     { head: "leases", number: true, cell: (c) => count(c.leases), by: (c) => c.leases },
-    { head: "reads", number: true, cell: (c) => bytes(c.leased_bytes), by: (c) => c.leased_bytes },
+    { head: "leased", number: true, cell: (c) => bytes(c.leased_bytes), by: (c) => c.leased_bytes },
+    { head: "oldest lease", number: true, cell: (c) => time(c.lease_age_max_s), by: (c) => c.lease_age_max_s },
   ], "No clients."),
   names: new Table($("names-t"), "Names and their values", [
     { head: "name", wide: true, kind: "name", cell: (v) => what(v.of), by: (v) => what(v.of) },
@@ -118,7 +119,7 @@ const tables = {
   events: new Table($("events-t"), "Events: clients and streams that came and went, refusals, revoked sessions", [
     { head: "time", cell: (e) => new Date(e.at_ms).toLocaleTimeString(), by: (e) => e.at_ms },
     { head: "event", cell: (e) => EVENTS[e.kind] ?? e.kind, by: (e) => e.kind },
-    { head: "subject", wide: true, kind: "name", cell: (e) => plain(e.subject) || "the daemon", by: (e) => e.subject },
+    { head: "subject", wide: true, kind: "name", cell: (e) => e.kind === "requests_refused" ? REASONS[e.subject] ?? plain(e.subject) : plain(e.subject) || "the daemon", by: (e) => e.subject },
     { head: "count", number: true, cell: (e) => e.kind.startsWith("segments_") ? bytes(e.count) : count(e.count), by: (e) => e.count },
   ], "Nothing has happened since this server began."),
   services: new Table($("services-t"), "Gateway and runners of models, as they report themselves", [
@@ -128,7 +129,7 @@ const tables = {
   ], "No gateway and no runner publishes metrics in this namespace."),
 };
 
-const STATES = { alive: "alive", ending: "ending", ended: "gone" };
+const REASONS = { limit: "for a limit", invalid: "invalid", race: "another client was first" };
 
 const EVENTS = {
   client_joined: "client joined", client_ended: "client ended", stream_opened: "stream opened", stream_closed: "stream closed",
@@ -159,15 +160,16 @@ function drawTiles() {
     tile("pool", "pool", bytes(d.pool_bytes), `${d.pool_bytes_max == null ? "no limit" : `of ${bytes(d.pool_bytes_max)}`}, ${bytes(d.bytes_in_use)} in use, ${bytes(d.bytes_spare)} spare`, d.pool_bytes_max ? d.pool_bytes / d.pool_bytes_max : 0);
   }
   if (ns) {
-    tile("here", "here", bytes(ns.bytes_lent), `${ns.bytes_max == null ? "no limit" : `of ${bytes(ns.bytes_max)}`} for ${plain(ns.name)}`, ns.bytes_max ? ns.bytes_lent / ns.bytes_max : null);
+    tile("lent", "lent", bytes(ns.bytes_lent), `${ns.bytes_max == null ? "no limit" : `of ${bytes(ns.bytes_max)}`} for ${plain(ns.name)}`, ns.bytes_max ? ns.bytes_lent / ns.bytes_max : null);
     tile("live", "live", bytes(ns.bytes.live), plural(ns.names, "name"));
     tile("leased", "leased", bytes(ns.bytes.leased), plural(ns.leases, "lease"));
-    tile("retired", "retired", bytes(ns.bytes.retired), "replaced, still leased");
+    tile("retired", "retired", bytes(ns.bytes.retired), "of the leased: replaced or deleted");
+    tile("free", "free", bytes(ns.bytes.free), "or drafts");
     tile("clients", "clients", count(ns.clients), `${plural(ns.segments, "segment")}, ${plural(ns.streams, "stream")}`);
   }
   if (d) {
-    const why = d.refusals_by_reason;
-    tile("refused", "refused", count(d.refusals), `limit ${count(why.limit)}, invalid ${count(why.invalid)}, race ${count(why.race)}; ${plural(d.sessions_revoked, "session")} revoked`);
+    const why = Object.entries(d.refusals_by_reason).filter(([, n]) => n).map(([reason, n]) => `${count(n)} ${REASONS[reason]}`);
+    tile("refused", "refused", count(d.refusals), [...why, `${plural(d.sessions_revoked, "session")} revoked`].join(", "));
     tile("daemon", "daemon", bytes(p.resident_bytes), `${p.descriptors == null ? "descriptors unknown" : plural(p.descriptors, "descriptor")}, up ${time(d.uptime_ns / 1e9)}, ${d.mode} mode, pid ${d.pid}`);
   }
 }
@@ -185,14 +187,14 @@ function problems() {
   if (refused.limit) found.push([`${plural(refused.limit, "request")} refused for a limit in 10 minutes.`, "#events"]);
   if (refused.invalid) found.push([`${plural(refused.invalid, "invalid request")} refused in 10 minutes.`, "#events"]);
   for (const stream of ns?.streams ?? []) {
-    if (stream.lost > 0) found.push([`Subscribers of stream ${plain(stream.name)} lost ${plural(stream.lost, "message")}.`, "#streams"]);
-    else if (!stream.is_closed && stream.lag_max != null && stream.lag_max >= stream.capacity) found.push([`A subscriber of stream ${plain(stream.name)} lags by ${plural(stream.lag_max, "message")}.`, "#streams"]);
+    if (stream.problem === "lost") found.push([`Subscribers of stream ${plain(stream.name)} lost ${plural(stream.lost, "message")}.`, "#streams"]);
+    if (stream.problem === "lags") found.push([`A subscriber of stream ${plain(stream.name)} lags by ${plural(stream.lag_max, "message")}.`, "#streams"]);
   }
   if (s?.lease_age_max_s > OLD_S) found.push([`The oldest lease is held for ${time(s.lease_age_max_s)}.`, "#leases"]);
   if (d?.pool_bytes_max && d.bytes_in_use / d.pool_bytes_max > 0.9) found.push([`The pool is ${Math.floor(100 * d.bytes_in_use / d.pool_bytes_max)} % in use.`, "#memory"]);
   if (d?.spill_failures) found.push([`${plural(d.spill_failures, "spill file")} could not be written or read.`, "#events"]);
   if (s?.truncated) found.push(["The namespace has more than one sample contains.", "#names"]);
-  if (s?.damaged) found.push([`${plural(s.damaged, "word")} of clients contradict the daemon's and are left out.`, "#clients"]);
+  if (s?.damaged) found.push([`Invalid entries of clients, which are omitted: ${count(s.damaged)}.`, "#clients"]);
   return found;
 }
 
@@ -242,9 +244,9 @@ function drawChart() {
   const times = all.map((p) => p.at_ms);
   const top = { label: "lent", values: all.map((p) => p.lent) };
   if (by === "state") {
-    const series = [["live", "--live"], ["leased", "--leased"], ["retired", "--retired"]].map(([label, ink]) =>
-      ({ label, ink: `var(${ink})`, values: all.map((p) => p.bytes[label]) }));
-    chart.set(times, series, true, top);
+    const series = (label, ink, value) => ({ label, ink: `var(--${ink})`, values: all.map((p) => value(p.bytes)) });
+    const states = [series("live", "live", (b) => b.live), series("leased, current", "leased", (b) => b.leased - b.retired), series("leased, retired", "retired", (b) => b.retired)];
+    chart.set(times, states, true, top);
     return;
   }
   const field = by === "uid" ? "uids" : "clients";
@@ -288,7 +290,7 @@ function drawMaps() {
       }
       const place = s.place === "host" ? "host" : `${s.place.device} (${s.place.allocator})`;
       const words = s.is_mapped
-        ? `${bytes(s.bytes)} ${place}: live ${bytes(s.live)}, leased ${bytes(s.leased)}, retired ${bytes(s.retired)}, free or draft ${bytes(Math.max(0, s.bytes - s.live - s.leased - s.retired))}; ${count(s.slots)} slots`
+        ? `${bytes(s.bytes)} ${place}: live ${bytes(s.live)}, leased ${bytes(s.leased)} (${bytes(s.retired)} retired), free or draft ${bytes(s.free)}; ${count(s.slots)} slots`
         : `${bytes(s.bytes)} ${place}: its slots are not known here`;
       row.text.textContent = words;
       const names = s.of.map(what).join(", ");
@@ -438,14 +440,14 @@ function judge() {
   if (trouble) {
     say(trouble, false);
     // The server closes each connection after a while; the page reconnects immediately.
-    if (s && age > LATE) why = `There is no connection to tensorlend web. The numbers are of ${clock(s.at_ms)}.`;
+    if (s && age > LATE) why = `There is no connection to tensorlend web. The numbers are from ${clock(s.at_ms)}.`;
   } else if (!s.daemon) {
     say("daemon does not respond", false);
     const since = s.daemon_answered_ms ? ` since ${clock(s.daemon_answered_ms)}` : "";
-    why = `The daemon has not responded${since}. Its numbers are of then; the rest is what lies in shared memory.`;
+    why = `The daemon has not responded${since}. Its metrics are from that time; the rest is read from shared memory.`;
   } else if (age > Math.max(LATE, 2 * s.interval_ms + 500)) {
-    say("no news", false);
-    why = `tensorlend web has sent nothing since ${clock(s.at_ms)}. The numbers are of then.`;
+    say("no new samples", false);
+    why = `tensorlend web has sent nothing since ${clock(s.at_ms)}. The numbers are from that time.`;
   } else {
     say("live", true);
   }

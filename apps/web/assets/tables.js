@@ -4,6 +4,8 @@ import { make } from "./charts.js";
 
 // One format for all: a call of toLocaleString makes a new one.
 const format = new Intl.NumberFormat("en");
+/// Names in their natural order: layer.2 before layer.10.
+const names = new Intl.Collator("en", { numeric: true });
 export const count = (n) => n == null ? "–" : format.format(n);
 
 export class Table {
@@ -44,7 +46,7 @@ export class Table {
   ordered(rows) {
     if (!this.sort) return rows;
     const { at, way } = this.sort, { by } = this.columns[at];
-    const compare = (a, b) => a == null ? (b == null ? 0 : 1) : b == null ? -1 : way * (typeof a === "string" ? a.localeCompare(b) : a - b);
+    const compare = (a, b) => a == null ? (b == null ? 0 : 1) : b == null ? -1 : way * (typeof a === "string" ? names.compare(a, b) : a - b);
     return [...rows].sort((a, b) => compare(by(a), by(b)));
   }
 

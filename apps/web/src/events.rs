@@ -2,6 +2,7 @@
 //! evictions and ended streams.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::hash::Hash;
 use std::sync::Arc;
 use tensorlend::Stat;
 use tensorlend::observe::{ClientNo, ClientState, Observation};
@@ -18,7 +19,8 @@ pub struct Event {
     pub number: u64,
     /// Milliseconds since 1970.
     pub at_ms: u64,
-    pub kind: Kind,
+    /// The name that the JSON API uses.
+    pub kind: &'static str,
     /// The namespace; empty if the event concerns the whole daemon.
     pub namespace: String,
     /// A client's label, a stream's name, or the reason of refusals.
@@ -27,50 +29,14 @@ pub struct Event {
     pub count: u64,
 }
 
-/// The kind of an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    ClientJoined,
-    ClientEnded,
-    StreamOpened,
-    StreamClosed,
-    StreamGone,
-    SegmentsLent,
-    SegmentsReturned,
-    RequestsRefused,
-    SessionsRevoked,
-    NamesExpired,
-    NamesEphemeralGone,
-    DaemonAway,
-    DaemonBack,
-}
-
-impl Kind {
-    /// Returns the name that the JSON API uses.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::ClientJoined => "client_joined",
-            Self::ClientEnded => "client_ended",
-            Self::StreamOpened => "stream_opened",
-            Self::StreamClosed => "stream_closed",
-            Self::StreamGone => "stream_gone",
-            Self::SegmentsLent => "segments_lent",
-            Self::SegmentsReturned => "segments_returned",
-            Self::RequestsRefused => "requests_refused",
-            Self::SessionsRevoked => "sessions_revoked",
-            Self::NamesExpired => "names_expired",
-            Self::NamesEphemeralGone => "names_ephemeral_gone",
-            Self::DaemonAway => "daemon_away",
-            Self::DaemonBack => "daemon_back",
-        }
-    }
-}
+/// Clients or streams: label or name, and whether the client has ended or the stream is closed.
+type Subjects<K> = HashMap<K, (String, bool)>;
 
 /// The previous state of one namespace.
 #[derive(Default)]
 struct Before {
-    clients: HashMap<(ClientNo, u32), (String, bool)>,
-    streams: HashMap<u64, (String, bool)>,
+    clients: Subjects<(ClientNo, u32)>,
+    streams: Subjects<u64>,
     /// Bytes of lent segments, by the owner's member number.
     lent: BTreeMap<ClientNo, u64>,
 }
@@ -92,7 +58,7 @@ impl Log {
         self.left = SAMPLE_MAX;
     }
 
-    fn add(&mut self, at_ms: u64, kind: Kind, namespace: &str, subject: &str, count: u64) {
+    fn add(&mut self, at_ms: u64, kind: &'static str, namespace: &str, subject: &str, count: u64) {
         // Log only the first events of a sample, so that a flood cannot evict all older events.
         if self.left == 0 {
             return;
@@ -120,70 +86,72 @@ impl Log {
             return;
         };
         let name = seen.namespace.as_str();
-        for (key, (label, alive)) in &now.clients {
-            match before.clients.get(key) {
-                None => self.add(at_ms, Kind::ClientJoined, name, label, 1),
-                Some((_, true)) if !alive => self.add(at_ms, Kind::ClientEnded, name, label, 1),
-                Some(_) => {}
-            }
-        }
-        for (key, (label, alive)) in &before.clients {
-            if *alive && !now.clients.contains_key(key) {
-                self.add(at_ms, Kind::ClientEnded, name, label, 1);
-            }
-        }
-        for (id, (stream, closed)) in &now.streams {
-            match before.streams.get(id) {
-                None => self.add(at_ms, Kind::StreamOpened, name, stream, 1),
-                Some((_, false)) if *closed => self.add(at_ms, Kind::StreamClosed, name, stream, 1),
-                Some(_) => {}
-            }
-        }
-        for (id, (stream, _)) in &before.streams {
-            if !now.streams.contains_key(id) {
-                self.add(at_ms, Kind::StreamGone, name, stream, 1);
-            }
+        self.changes(at_ms, name, &before.clients, &now.clients, ["client_joined", "client_ended"], |over| !over);
+        self.changes(at_ms, name, &before.streams, &now.streams, ["stream_opened", "stream_closed"], |_| false);
+        for (_, (stream, _)) in before.streams.iter().filter(|(id, _)| !now.streams.contains_key(id)) {
+            self.add(at_ms, "stream_gone", name, stream, 1);
         }
         let owners: std::collections::BTreeSet<ClientNo> = before.lent.keys().chain(now.lent.keys()).copied().collect();
         for owner in owners {
             let [was, is] = [&before, &now].map(|snapshot| snapshot.lent.get(&owner).copied().unwrap_or(0));
-            let label = seen
-                .clients
-                .iter()
-                .find(|c| c.catalogue == ClientNo::new(owner.get()))
-                .map_or("", |c| c.label.as_str());
+            let label = seen.client(owner).map_or("", |c| c.label.as_str());
             if is > was {
-                self.add(at_ms, Kind::SegmentsLent, name, label, is - was);
+                self.add(at_ms, "segments_lent", name, label, is - was);
             } else if was > is {
-                self.add(at_ms, Kind::SegmentsReturned, name, label, was - is);
+                self.add(at_ms, "segments_returned", name, label, was - is);
             }
         }
         self.namespaces.insert(seen.namespace.clone(), now);
+    }
+
+    /// Logs the new subjects, and those that are over now. `ends` tells whether a subject that has disappeared was over
+    /// only now.
+    fn changes<K: Eq + Hash>(
+        &mut self,
+        at_ms: u64,
+        namespace: &str,
+        before: &Subjects<K>,
+        now: &Subjects<K>,
+        [new, over]: [&'static str; 2],
+        ends: impl Fn(bool) -> bool,
+    ) {
+        for (key, (subject, is_over)) in now {
+            match before.get(key) {
+                None => self.add(at_ms, new, namespace, subject, 1),
+                Some((_, false)) if *is_over => self.add(at_ms, over, namespace, subject, 1),
+                Some(_) => {}
+            }
+        }
+        for (key, (subject, was_over)) in before {
+            if ends(*was_over) && !now.contains_key(key) {
+                self.add(at_ms, over, namespace, subject, 1);
+            }
+        }
     }
 
     /// Logs the changes in the daemon's metrics. `stat` is `None` if the daemon does not respond.
     pub fn daemon(&mut self, at_ms: u64, stat: Option<&Stat>) {
         let Some(stat) = stat else {
             if !std::mem::replace(&mut self.is_away, true) {
-                self.add(at_ms, Kind::DaemonAway, "", "", 1);
+                self.add(at_ms, "daemon_away", "", "", 1);
             }
             return;
         };
         let before = self.stat.replace(stat.clone());
         let is_another = before.as_ref().is_some_and(|before| before.pid != stat.pid);
         if std::mem::replace(&mut self.is_away, false) || is_another {
-            self.add(at_ms, Kind::DaemonBack, "", &stat.version, 1);
+            self.add(at_ms, "daemon_back", "", &stat.version, 1);
         }
         let Some(before) = before.filter(|_| !is_another) else { return };
         for ((reason, was), (_, is)) in before.refusals.by_reason().into_iter().zip(stat.refusals.by_reason()) {
             if is > was {
-                self.add(at_ms, Kind::RequestsRefused, "", reason, is - was);
+                self.add(at_ms, "requests_refused", "", reason, is - was);
             }
         }
         for (kind, was, is) in [
-            (Kind::SessionsRevoked, before.sessions_revoked, stat.sessions_revoked),
-            (Kind::NamesExpired, before.names_expired, stat.names_expired),
-            (Kind::NamesEphemeralGone, before.names_ephemeral_gone, stat.names_ephemeral_gone),
+            ("sessions_revoked", before.sessions_revoked, stat.sessions_revoked),
+            ("names_expired", before.names_expired, stat.names_expired),
+            ("names_ephemeral_gone", before.names_ephemeral_gone, stat.names_ephemeral_gone),
         ] {
             if is > was {
                 self.add(at_ms, kind, "", "", is - was);
@@ -200,7 +168,7 @@ impl Log {
 impl Before {
     fn of(seen: &Observation) -> Self {
         let client = |c: &tensorlend::observe::ClientSeen| {
-            ((c.catalogue, c.epoch), (c.label.clone(), c.state != ClientState::Ended))
+            ((c.catalogue, c.epoch), (c.label.clone(), c.state == ClientState::Ended))
         };
         let mut lent = BTreeMap::new();
         for segment in &seen.segments {
@@ -230,7 +198,7 @@ mod tests {
         Observation { clients: labels.iter().enumerate().map(client).collect(), ..Observation::default() }
     }
 
-    fn kinds(log: &Log) -> Vec<Kind> {
+    fn kinds(log: &Log) -> Vec<&'static str> {
         log.events.iter().map(|event| event.kind).collect()
     }
 
@@ -239,10 +207,10 @@ mod tests {
         let mut log = Log::default();
         log.begin();
         log.namespace(0, &with(&["a"]));
-        assert_eq!(kinds(&log), []);
+        assert_eq!(kinds(&log), [""; 0]);
         log.namespace(1, &with(&["a", "b"]));
         log.namespace(2, &with(&["a"]));
-        assert_eq!(kinds(&log), [Kind::ClientJoined, Kind::ClientEnded]);
+        assert_eq!(kinds(&log), ["client_joined", "client_ended"]);
         assert_eq!(log.events[1].subject, "b");
     }
 
@@ -256,7 +224,7 @@ mod tests {
         log.daemon(2, None);
         log.daemon(3, None);
         log.daemon(4, Some(&stat(2, 1)));
-        assert_eq!(kinds(&log), [Kind::RequestsRefused, Kind::DaemonAway, Kind::DaemonBack]);
+        assert_eq!(kinds(&log), ["requests_refused", "daemon_away", "daemon_back"]);
         assert_eq!((log.events[0].subject.as_str(), log.events[0].count), ("limit", 3));
     }
 

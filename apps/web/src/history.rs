@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use tensorlend::observe::{ClientNo, Observation, States};
+use tensorlend::observe::{ClientNo, Sampled, States};
 
 /// Maximum number of stored points. The oldest points are dropped.
 const POINTS: usize = 600;
@@ -24,12 +24,17 @@ pub struct Point {
 }
 
 impl Point {
-    pub fn of(at_ms: u64, seen: &Observation, states: States, uids: BTreeMap<u32, u64>) -> Self {
+    pub fn of(at_ms: u64, sampled: &Sampled) -> Self {
+        let Sampled { seen, states, .. } = sampled;
+        let mut uids = BTreeMap::new();
+        for client in &seen.clients {
+            *uids.entry(client.uid).or_default() += client.bytes;
+        }
         let mut clients: Vec<_> = seen.clients.iter().filter(|c| c.bytes > 0).collect();
         clients.sort_by_key(|client| std::cmp::Reverse(client.bytes));
         clients.truncate(CLIENTS);
         let clients = clients.into_iter().map(|client| ((client.catalogue, client.epoch), client.bytes)).collect();
-        Self { at_ms, lent: seen.bytes_lent, states, names: seen.names_live, uids, clients }
+        Self { at_ms, lent: seen.bytes_lent, states: *states, names: seen.names_live, uids, clients }
     }
 }
 

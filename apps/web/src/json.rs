@@ -3,13 +3,12 @@
 
 use crate::events::Event;
 use crate::history::Point;
-use crate::map;
-use crate::view::{Namespace, Snapshot, States};
+use crate::view::{Namespace, Snapshot};
 use serde_json::{Map, Value, json};
+use tensorlend::Stat;
 use tensorlend::observe::{
-    ClientSeen, ClientState, LeaseSeen, Origin, Place, SegmentSeen, SlotState, StreamSeen, ValueSeen,
+    ClientSeen, LeaseSeen, Origin, Place, SegmentSeen, SlotState, States, StreamSeen, ValueSeen, stat_json,
 };
-use tensorlend::{DeviceUse, NamespaceUse, Stat, UidUse};
 
 /// Returns `/status`: the daemon, and the namespaces shown.
 pub fn status(snapshot: &Snapshot, previews: bool) -> Value {
@@ -32,78 +31,43 @@ pub fn status(snapshot: &Snapshot, previews: bool) -> Value {
     })
 }
 
+/// Returns the fields of `tensorlend stat --json`. A limit that is not set is null.
 fn daemon(stat: &Stat) -> Value {
-    json!({
-        "version": stat.version,
-        "pid": stat.pid,
-        "mode": stat.mode,
-        "uptime_ns": stat.uptime_ns,
-        "pool_bytes_max": limit(stat.pool_bytes_max),
-        "pool_bytes": stat.pool_bytes,
-        "bytes_in_use": stat.bytes_in_use,
-        "bytes_spare": stat.bytes_spare,
-        "bytes_sheets": stat.bytes_sheets,
-        "segments": stat.segments,
-        "clients": stat.clients,
-        "clients_gone": stat.frozen,
-        "names": stat.names,
-        "requests": stat.requests,
-        "refusals": stat.refusals.total(),
-        "refusals_by_reason": stat.refusals,
-        "wakeups": stat.wakeups,
-        "names_expired": stat.names_expired,
-        "names_ephemeral_gone": stat.names_ephemeral_gone,
-        "sessions_revoked": stat.sessions_revoked,
-        "bytes_spilled": stat.bytes_spilled,
-        "spill_failures": stat.spill_failures,
-        "device": stat.device,
-        "devices": stat.devices.iter().map(device).collect::<Vec<_>>(),
-        "uids": stat.uids.iter().map(uid).collect::<Vec<_>>(),
-        "namespaces": stat.namespaces.iter().map(namespace_use).collect::<Vec<_>>(),
-    })
+    let mut it = stat_json(stat);
+    it["pool_bytes"] = stat.pool_bytes.into();
+    it["pool_bytes_max"] = stat.pool_bytes_max.into();
+    without_limits(&mut it);
+    it
 }
 
-fn device(device: &DeviceUse) -> Value {
-    json!({
-        "uuid": device.offer.uuid.to_string(),
-        "bytes_max": device.bytes_max,
-        "bytes": device.bytes,
-        "bytes_in_use": device.bytes_in_use,
-    })
-}
-
-fn uid(uid: &UidUse) -> Value {
-    json!({
-        "uid": uid.uid, "bytes": uid.bytes, "bytes_max": limit(uid.bytes_max),
-        "bytes_kept_by_leases": uid.bytes_kept_by_leases, "bytes_returned_and_held": uid.bytes_returned_and_held, "segments": uid.segments, "device_bytes": uid.device_bytes,
-        "sessions": uid.sessions, "sessions_max": uid.sessions_max, "names": uid.names, "leases": uid.leases,
-    })
-}
-
-fn namespace_use(ns: &NamespaceUse) -> Value {
-    json!({ "name": ns.name, "bytes": ns.bytes, "bytes_max": limit(ns.bytes_max), "names": ns.names, "names_max": ns.names_max })
+fn without_limits(value: &mut Value) {
+    match value {
+        Value::Object(fields) => fields.values_mut().for_each(without_limits),
+        Value::Array(items) => items.iter_mut().for_each(without_limits),
+        Value::Number(number) if number.as_u64() == Some(u64::MAX) => *value = Value::Null,
+        _ => {}
+    }
 }
 
 fn namespace(ns: &Namespace) -> Value {
-    let seen = &ns.seen;
-    let leases: u64 = seen.clients.iter().map(|client| client.leases).sum();
+    let seen = &ns.sampled.seen;
     json!({
         "name": seen.namespace,
         "error": ns.error,
         "bytes_lent": seen.bytes_lent,
         "bytes_max": limit(seen.bytes_max),
-        "bytes": states(ns.bytes),
+        "bytes": states(ns.sampled.states),
         "names": seen.names_live,
         "clients": seen.clients.len(),
         "segments": seen.segments.len(),
-        "leases": leases,
+        "leases": seen.lease_count(),
         "streams": seen.streams.len(),
         "truncated": seen.truncated,
         "incomplete": seen.incomplete,
         "damaged": seen.damaged,
         "took_us": seen.took.as_micros() as u64,
         "asked": seen.asked,
-        "lease_age_max_s": seen.leases.iter().map(|lease| lease.age.as_secs_f64()).reduce(f64::max),
+        "lease_age_max_s": seen.lease_age_max().map(|age| age.as_secs_f64()),
         "services": ns.services.json(),
     })
 }
@@ -114,20 +78,15 @@ fn limit(most: u64) -> Option<u64> {
 }
 
 fn states(bytes: States) -> Value {
-    json!({ "live": bytes.live, "leased": bytes.leased, "retired": bytes.retired })
+    json!({ "live": bytes.live, "leased": bytes.leased, "retired": bytes.retired, "free": bytes.free })
 }
 
 /// Returns one entry of `/clients`.
 pub fn client(client: &ClientSeen) -> Value {
-    let state = match client.state {
-        ClientState::Alive => "alive",
-        ClientState::Ending => "ending",
-        ClientState::Ended => "ended",
-    };
     json!({
         "client": client.catalogue,
         "epoch": client.epoch,
-        "state": state,
+        "state": client.state.word(),
         "pid": client.pid,
         "uid": client.uid,
         "label": client.label,
@@ -138,12 +97,14 @@ pub fn client(client: &ClientSeen) -> Value {
         "value_bytes": client.value_bytes,
         "leases": client.leases,
         "leased_bytes": client.leased_bytes,
+        "lease_age_max_s": client.lease_age_max.map(|age| age.as_secs_f64()),
         "is_observer": client.is_observer,
     })
 }
 
 /// Returns one entry of `/segments`.
 pub fn segment(ns: &Namespace, segment: &SegmentSeen, with_slots: bool) -> Value {
+    let bytes = segment.states();
     let mut it = json!({
         "client": segment.catalogue,
         "base": segment.base,
@@ -152,18 +113,19 @@ pub fn segment(ns: &Namespace, segment: &SegmentSeen, with_slots: bool) -> Value
         "age_s": segment.age.as_secs_f64(),
         "place": place(ns, segment.place),
         "is_mapped": segment.is_mapped,
-        "live": segment.bytes_of(SlotState::Live),
-        "leased": segment.bytes_of(SlotState::Leased),
-        "retired": segment.bytes_of(SlotState::Retired),
+        "live": bytes.live,
+        "leased": bytes.leased,
+        "retired": bytes.retired,
+        "free": bytes.free,
         "slots": segment.slots.len(),
-        "map": map::map(segment),
+        "map": map(segment),
         "of": named(ns, segment),
     });
     if with_slots {
         let slots = segment.slots.iter().map(|slot| {
-            let origin = slot.value.and_then(|at| ns.seen.values.get(at)).map(|value| origin(&value.origin));
+            let origin = slot.value.and_then(|at| ns.sampled.seen.values.get(at)).map(|value| origin(&value.origin));
             json!({
-                "slot": slot.slot, "offset": slot.offset, "bytes": slot.bytes, "state": state(slot.state),
+                "slot": slot.slot, "offset": slot.offset, "bytes": slot.bytes, "state": slot.state.word(),
                 "of": origin,
             })
         });
@@ -172,6 +134,8 @@ pub fn segment(ns: &Namespace, segment: &SegmentSeen, with_slots: bool) -> Value
     it
 }
 
+/// Maximum number of characters in a map.
+const PLACES: u64 = 256;
 /// Maximum number of values shown as the contents of a segment.
 const NAMED: usize = 4;
 
@@ -180,23 +144,31 @@ fn named(ns: &Namespace, segment: &SegmentSeen) -> Vec<Value> {
     let mut slots: Vec<_> = segment.slots.iter().filter_map(|slot| Some((slot.bytes, slot.value?))).collect();
     slots.sort_unstable_by_key(|&(bytes, at)| (std::cmp::Reverse(bytes), at));
     slots.dedup_by_key(|&mut (_, at)| at);
-    let values = slots.into_iter().take(NAMED).filter_map(|(_, at)| ns.seen.values.get(at));
+    let values = slots.into_iter().take(NAMED).filter_map(|(_, at)| ns.sampled.seen.values.get(at));
     values.map(|value| origin(&value.origin)).collect()
 }
 
-fn state(state: SlotState) -> &'static str {
-    match state {
-        SlotState::Live => "live",
-        SlotState::Leased => "leased",
-        SlotState::Retired => "retired",
+/// Returns a letter for each part of the segment: `L` leased, `R` retired, `V` live (has a value), `.` free.
+fn map(segment: &SegmentSeen) -> String {
+    if !segment.is_mapped {
+        return String::new();
     }
+    // A part has at least 64 bytes, because slots begin on cache lines of 64 bytes.
+    let places = segment.bytes.div_ceil(64).min(PLACES);
+    let letter = |state: Option<SlotState>| match state {
+        Some(SlotState::Live) => 'V',
+        Some(SlotState::Leased) => 'L',
+        Some(SlotState::Retired) => 'R',
+        None => '.',
+    };
+    segment.map(places as usize).into_iter().map(letter).collect()
 }
 
 fn place(ns: &Namespace, place: Place) -> Value {
     match place {
         Place::Host => json!("host"),
         Place::Device { index, allocator } => json!({
-            "device": ns.seen.devices.get(index).map(ToString::to_string),
+            "device": ns.sampled.seen.devices.get(index).map(ToString::to_string),
             "allocator": allocator.map(|allocator| format!("{allocator:?}").to_lowercase()),
         }),
     }
@@ -237,7 +209,7 @@ pub fn lease(ns: &Namespace, lease: &LeaseSeen) -> Value {
         "is_of_segment": lease.is_of_segment,
         "count": lease.count,
         "bytes": lease.bytes,
-        "of": lease.value.and_then(|at| ns.seen.values.get(at)).map(|value| origin(&value.origin)),
+        "of": lease.value.and_then(|at| ns.sampled.seen.values.get(at)).map(|value| origin(&value.origin)),
         "age_s": lease.age.as_secs_f64(),
         "is_older": lease.is_older,
     })
@@ -251,30 +223,23 @@ pub fn stream(ns: &Namespace, stream: &StreamSeen) -> Value {
             "lost": subscriber.lost,
         })
     });
+    let lost = ns.sampled.lost(stream);
     json!({
         "name": stream.name,
         "stream": stream.index,
         "id": stream.id,
         "producer": stream.producer,
-        "policy": policy(stream),
+        "policy": stream.policy_word(),
         "capacity": stream.capacity,
         "sent": stream.sent,
         "held": stream.held,
-        "rate": ns.rates.get(&stream.id),
-        "lag_max": stream.subscribers.iter().filter_map(|s| s.lag).max(),
-        "lost": ns.lost.get(&stream.id).copied().unwrap_or(0),
+        "rate": ns.sampled.rate(stream),
+        "lag_max": stream.lag_max(),
+        "lost": lost,
+        "problem": stream.problem(lost),
         "is_closed": stream.is_closed,
         "subscribers": subscribers.collect::<Vec<_>>(),
     })
-}
-
-/// Returns a stream's policy as the command line spells it.
-fn policy(stream: &StreamSeen) -> &'static str {
-    match stream.policy {
-        tensorlend::Policy::Block => "block",
-        tensorlend::Policy::DropOldest => "drop-oldest",
-        tensorlend::Policy::Error => "error",
-    }
 }
 
 /// Returns one entry of `/events`.
@@ -282,7 +247,7 @@ pub fn event(event: &Event) -> Value {
     json!({
         "number": event.number,
         "at_ms": event.at_ms,
-        "kind": event.kind.word(),
+        "kind": event.kind,
         "namespace": event.namespace,
         "subject": event.subject,
         "count": event.count,

@@ -17,7 +17,6 @@ mod history;
 mod json;
 mod listen;
 mod live;
-mod map;
 mod metrics;
 mod page;
 mod picture;

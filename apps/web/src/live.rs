@@ -32,7 +32,7 @@ pub fn piece(snapshot: &Snapshot, previews: bool) -> Bytes {
 }
 
 fn namespace(ns: &Namespace) -> Value {
-    let seen = &ns.seen;
+    let seen = &ns.sampled.seen;
     let mut clients: Vec<&ClientSeen> = seen.clients.iter().collect();
     // Sort connected clients first, because many clients may have ended and left values.
     clients.sort_by_key(|client| {

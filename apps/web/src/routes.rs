@@ -178,7 +178,7 @@ fn tell(what: &str, query: &Query, snapshot: &Snapshot, previews: bool) -> Resul
     }
     let ns = snapshot.namespace(query.get("namespace"));
     let ns: &Namespace = ns.ok_or((StatusCode::NOT_FOUND, "this namespace is not shown here"))?;
-    let seen = &ns.seen;
+    let seen = &ns.sampled.seen;
     Ok(match what {
         "clients" => list(snapshot, what, seen.clients.iter().map(|c| || json::client(c)), offset, limit),
         "segments" => {
@@ -190,7 +190,7 @@ fn tell(what: &str, query: &Query, snapshot: &Snapshot, previews: bool) -> Resul
         "history" => list(snapshot, what, ns.history.iter().map(|p| || json::point(p)), 0, LIMIT_MAX),
         "names" => {
             let part = query.get("contains").unwrap_or_default();
-            let found = seen.values.iter().filter(|value| match &value.origin {
+            let found = ns.values().filter(|value| match &value.origin {
                 tensorlend::observe::Origin::Name(name) => name.contains(part),
                 tensorlend::observe::Origin::Item { list: name, .. }
                 | tensorlend::observe::Origin::Message { stream: name, .. } => !part.is_empty() && name.contains(part),

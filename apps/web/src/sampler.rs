@@ -9,7 +9,7 @@ use crate::view::{Last, Namespace, Place, Snapshot, now_ms};
 use crate::{Connect, Later, Source};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-use tensorlend::observe::{self, Sampled};
+use tensorlend::observe;
 use tensorlend::{Error, Stat};
 use tokio::sync::watch;
 
@@ -188,30 +188,25 @@ impl Watched {
             }
         };
         let mut last = Namespace::default();
-        sampler.namespace().clone_into(&mut last.seen.namespace);
+        sampler.namespace().clone_into(&mut last.sampled.seen.namespace);
         Ok(Self { connect, sampler, history: History::default(), last: Arc::new(last), ended: None })
     }
 
     fn sample(&mut self, at_ms: u64, daemon_responds: bool, log: &mut Log) {
-        let Sampled { seen, states: bytes, rates, lost } = match self.sampler.sample(daemon_responds) {
+        let sampled = match self.sampler.sample(daemon_responds) {
             Ok(sampled) => sampled,
             Err(error) => {
-                self.last = Arc::new(Namespace {
-                    seen: self.last.seen.clone(),
-                    error: Some(error.to_string()),
-                    bytes: self.last.bytes,
-                    history: self.last.history.clone(),
-                    ..Namespace::default()
-                });
+                let (sampled, history) = (self.last.sampled.clone(), self.last.history.clone());
+                self.last =
+                    Arc::new(Namespace { sampled, history, error: Some(error.to_string()), ..Namespace::default() });
                 return;
             }
         };
-        log.namespace(at_ms, &seen);
+        log.namespace(at_ms, &sampled.seen);
         // An observer of all namespaces sees no values, so it cannot read these documents.
-        let services = self.sampler.client().map(|client| Services::read(client, &seen)).unwrap_or_default();
-        let mut now = Namespace { seen, error: None, bytes, rates, lost, services, history: Arc::default() };
-        let uids = now.bytes_by_uid();
-        now.history = self.history.add(Point::of(at_ms, &now.seen, bytes, uids));
+        let services = self.sampler.client().map(|client| Services::read(client, &sampled.seen)).unwrap_or_default();
+        let mut now = Namespace { sampled, services, ..Namespace::default() };
+        now.history = self.history.add(Point::of(at_ms, &now.sampled));
         self.last = Arc::new(now);
     }
 }

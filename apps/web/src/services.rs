@@ -15,11 +15,14 @@ const BYTES_MAX: u64 = 64 << 10;
 /// Maximum number of runners whose documents are read.
 const RUNNERS_MAX: usize = 32;
 
+/// The metrics of a service, as it publishes them.
+pub type Document = Map<String, Value>;
+
 /// The documents of the gateway and of the runners.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Services {
     /// The gateway's counters.
-    pub gateway: Option<Map<String, Value>>,
+    pub gateway: Option<Document>,
     /// The runners of models.
     pub runners: Vec<Runner>,
 }
@@ -32,7 +35,7 @@ pub struct Runner {
     /// The runner's pid, which is a part of its document's name.
     pub number: u32,
     /// The metrics of the runner.
-    pub metrics: Map<String, Value>,
+    pub metrics: Document,
 }
 
 impl Services {
@@ -66,7 +69,7 @@ impl Services {
 }
 
 /// Returns a number of a document.
-pub fn number(document: &Map<String, Value>, field: &str) -> Option<f64> {
+pub fn number(document: &Document, field: &str) -> Option<f64> {
     document.get(field).and_then(Value::as_f64).filter(|number| number.is_finite() && *number >= 0.0)
 }
 
@@ -76,7 +79,7 @@ fn runner_of(name: &str) -> Option<(&str, u32)> {
     Some((model, runner.parse().ok()?)).filter(|(model, _)| !model.is_empty())
 }
 
-fn document(client: &Client, name: &str) -> Option<Map<String, Value>> {
+fn document(client: &Client, name: &str) -> Option<Document> {
     let lease = client.get(name).ok()?;
     let bytes = lease.as_slice::<u8>().ok().filter(|bytes| bytes.len() as u64 <= BYTES_MAX)?;
     serde_json::from_slice(bytes).ok()

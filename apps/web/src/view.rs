@@ -1,12 +1,10 @@
 //! Samples, which consist of observations, and of values derived from an observation and the
 //! previous one.
 
-use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 use tensorlend::Stat;
-use tensorlend::observe::Observation;
-pub use tensorlend::observe::States;
+use tensorlend::observe::{Origin, Sampled, ValueSeen, natural};
 
 use crate::events::Event;
 use crate::history::Point;
@@ -15,7 +13,7 @@ use crate::services::Services;
 use hyper::body::Bytes;
 
 /// A sample of all namespaces at one time. All viewers share it.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Snapshot {
     /// Sequence number, counted from 1; 0 before the first sample.
     pub number: u64,
@@ -51,20 +49,16 @@ pub struct Place {
 /// A sample of one namespace.
 #[derive(Default)]
 pub struct Namespace {
-    pub seen: Observation,
-    /// The reason why the namespace cannot be observed. Then `seen` is the last successful
-    /// observation.
+    pub sampled: Sampled,
+    /// The reason why the namespace cannot be observed. Then `sampled` is the last successful
+    /// sample.
     pub error: Option<String>,
-    /// Bytes by state of their slot.
-    pub bytes: States,
-    /// Messages per second, by stream id.
-    pub rates: HashMap<u64, f64>,
-    /// Messages that subscribers missed since this server started, by stream id.
-    pub lost: HashMap<u64, u64>,
     /// The gateway and the runners.
     pub services: Services,
     /// The history, the oldest point first.
     pub history: Arc<Vec<Point>>,
+    /// The values in the natural order of their names, by index. They are sorted when the first viewer needs them.
+    pub order: OnceLock<Vec<usize>>,
 }
 
 /// The last known state of the daemon.
@@ -79,37 +73,37 @@ pub struct Last {
 impl Snapshot {
     /// Returns this sample with the daemon's latest known state.
     pub fn with(&self, daemon: Last) -> Self {
-        Self {
-            number: self.number,
-            at_ms: self.at_ms,
-            namespaces: self.namespaces.clone(),
-            stat: daemon.stat,
-            answered_ms: daemon.answered_ms,
-            process: self.process,
-            place: self.place.clone(),
-            interval: self.interval,
-            events: self.events.clone(),
-            live: OnceLock::new(),
-        }
+        Self { stat: daemon.stat, answered_ms: daemon.answered_ms, live: OnceLock::new(), ..self.clone() }
     }
 
     /// Returns the namespace with this name. Without a name, returns the first namespace.
     pub fn namespace(&self, name: Option<&str>) -> Option<&Arc<Namespace>> {
         match name {
-            Some(name) => self.namespaces.iter().find(|ns| ns.seen.namespace == name),
+            Some(name) => self.namespaces.iter().find(|ns| ns.sampled.seen.namespace == name),
             None => self.namespaces.first(),
         }
     }
 }
 
 impl Namespace {
-    /// Returns the bytes of segments by user.
-    pub fn bytes_by_uid(&self) -> BTreeMap<u32, u64> {
-        let mut sums = BTreeMap::new();
-        for client in &self.seen.clients {
-            *sums.entry(client.uid).or_default() += client.bytes;
+    /// Returns the values of names, and those of lists and streams, in the natural order of their names.
+    pub fn values(&self) -> impl Iterator<Item = &ValueSeen> {
+        fn key(value: &ValueSeen) -> (&str, u64) {
+            match &value.origin {
+                Origin::Name(name) => (name, 0),
+                Origin::Item { list: name, number } | Origin::Message { stream: name, number } => (name, *number),
+            }
         }
-        sums
+        let values = &self.sampled.seen.values;
+        let order = self.order.get_or_init(|| {
+            let mut order: Vec<usize> = (0..values.len()).collect();
+            order.sort_by(|&a, &b| {
+                let ((a, m), (b, n)) = (key(&values[a]), key(&values[b]));
+                natural(a, b).then(m.cmp(&n))
+            });
+            order
+        });
+        order.iter().map(|&at| &values[at])
     }
 }
 

@@ -4,6 +4,7 @@
 use super::names::{Led, Names};
 use super::observation::{ClientSeen, ClientState, LeaseSeen, Observation, Origin, Place, StreamSeen, ValueSeen};
 use super::sheets::Sheets;
+use super::shown::natural;
 use super::slots::Slots;
 use super::{ENTRIES_MAX, LEASES_MAX, MESSAGES_MAX, Observer, streams};
 use crate::error::Result;
@@ -28,7 +29,7 @@ pub fn observe(observer: &mut Observer) -> Result<Observation> {
     sheets.begin();
     ages.begin();
     let head = session.directory.head();
-    let mut clients = clients(session, now_ns, |client, pid, uid, since| commands.of(client, pid, uid, since));
+    let clients = clients(session, now_ns, |client, pid, uid, since| commands.of(client, pid, uid, since));
     commands.keep(|&(catalogue, epoch)| {
         clients.binary_search_by_key(&catalogue, |c| c.catalogue).is_ok_and(|at| clients[at].epoch == epoch)
     });
@@ -37,6 +38,7 @@ pub fn observe(observer: &mut Observer) -> Result<Observation> {
     fetch_records(session, sheets, &mut values.slots)?;
     let mut names = Names::walk(session, sheets)?;
     let lists = std::mem::take(&mut names.lists);
+    names.lists_seen.sort_by(|a, b| natural(&a.name, &b.name));
     names.resolve(session, sheets, |led, catalogue, cell| {
         let origin = match led {
             Led::Name(name) => Origin::Name(name),
@@ -53,27 +55,13 @@ pub fn observe(observer: &mut Observer) -> Result<Observation> {
     let (held, more) = leases(session, sheets, &clients)?;
     let mut leases = Vec::with_capacity(held.len());
     for ((holder, epoch, word), count) in held {
-        let (age, is_older) = ages.of((holder, epoch, word), now_ns);
-        let lease = LeaseWord(word);
-        let (bytes, value) = values.lease(sheets, lease, count);
-        leases.push(LeaseSeen {
-            holder: holder,
-            pid: 0,
-            catalogue: lease.owner(),
-            slot: lease.slot(),
-            is_of_segment: lease.is_of_segment(),
-            count,
-            bytes,
-            value,
-            age,
-            is_older,
-        });
+        let age = ages.of((holder, epoch, word), now_ns);
+        let kept = values.lease(sheets, LeaseWord(word), count);
+        leases.push(lease_seen(holder, LeaseWord(word), count, kept, age));
     }
     ages.end();
-    leases.sort_by(|a, b| b.age.cmp(&a.age).then(b.bytes.cmp(&a.bytes)).then(a.slot.cmp(&b.slot)));
     values.finish();
-    add_up(&mut clients, &values.all, &mut leases);
-    Ok(Observation {
+    let mut seen = Observation {
         namespace: session.welcome.namespace.clone(),
         at_ns: now_ns,
         took: begun.elapsed(),
@@ -91,7 +79,22 @@ pub fn observe(observer: &mut Observer) -> Result<Observation> {
         truncated: names.truncated || values.slots.truncated || more,
         incomplete: sheets.incomplete,
         damaged: values.slots.damaged,
-    })
+    };
+    add_up(&mut seen);
+    Ok(seen)
+}
+
+/// Returns leases of one client on one slot. `kept` is the memory that they keep, and its value if a name, list or stream
+/// still refers to it.
+pub(super) fn lease_seen(
+    holder: ClientNo,
+    lease: LeaseWord,
+    count: u64,
+    (bytes, value): (u64, Option<usize>),
+    (age, is_older): (Duration, bool),
+) -> LeaseSeen {
+    let (catalogue, slot, is_of_segment) = (lease.owner(), lease.slot(), lease.is_of_segment());
+    LeaseSeen { holder, pid: 0, catalogue, slot, is_of_segment, count, bytes, value, age, is_older }
 }
 
 /// Returns the members, sorted by number.
@@ -161,7 +164,7 @@ fn streams_of(session: &Session, sheets: &mut Sheets, names: &Names, values: &mu
         };
         seen.extend(streams::sample(session, sheets, name, *index, &mut left, found)?);
     }
-    seen.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    seen.sort_by(|a, b| natural(&a.name, &b.name));
     Ok(seen)
 }
 
@@ -287,8 +290,10 @@ impl Values {
     }
 }
 
-/// Adds up each client's values and leases.
-pub(super) fn add_up(clients: &mut [ClientSeen], values: &[ValueSeen], leases: &mut [LeaseSeen]) {
+/// Sorts the leases, and adds up each client's values and leases.
+pub(super) fn add_up(seen: &mut Observation) {
+    let Observation { clients, values, leases, .. } = seen;
+    leases.sort_by(|a, b| b.age.cmp(&a.age).then(b.bytes.cmp(&a.bytes)).then(a.slot.cmp(&b.slot)));
     let places: HashMap<ClientNo, usize> = clients.iter().enumerate().map(|(at, c)| (c.catalogue, at)).collect();
     for value in values {
         if let Some(&at) = places.get(&value.catalogue) {
@@ -298,9 +303,11 @@ pub(super) fn add_up(clients: &mut [ClientSeen], values: &[ValueSeen], leases: &
     }
     for lease in leases {
         if let Some(&at) = places.get(&lease.holder) {
-            lease.pid = clients[at].pid;
-            clients[at].leases += lease.count;
-            clients[at].leased_bytes = clients[at].leased_bytes.saturating_add(lease.bytes);
+            let holder = &mut clients[at];
+            lease.pid = holder.pid;
+            holder.leases += lease.count;
+            holder.leased_bytes = holder.leased_bytes.saturating_add(lease.bytes);
+            holder.lease_age_max = holder.lease_age_max.max(Some(lease.age));
         }
     }
 }

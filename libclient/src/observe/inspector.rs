@@ -2,9 +2,11 @@
 //! its own memory. An inspector joins no namespace and maps no memory.
 
 use super::ages::Ages;
+use super::collect::{add_up, lease_seen};
 use super::observation::{
-    ClientSeen, ClientState, LeaseSeen, ListSeen, Observation, Origin, StreamSeen, SubscriberSeen, ValueSeen,
+    ClientSeen, ClientState, ListSeen, Observation, Origin, StreamSeen, SubscriberSeen, ValueSeen,
 };
+use super::shown::natural;
 use crate::client::ClientBuilder;
 use crate::control::Control;
 use crate::error::{Error, Result};
@@ -174,6 +176,7 @@ impl Inspector {
         let mut values: HashMap<u64, usize> = HashMap::new();
         self.clients(&mut seen)?;
         self.names(&mut seen, &mut values)?;
+        seen.lists.sort_by(|a, b| natural(&a.name, &b.name));
         self.leases(&mut seen, &values)?;
         self.streams(&mut seen)?;
         add_up(&mut seen);
@@ -230,29 +233,17 @@ impl Inspector {
             seen.truncated |= truncated;
             for LeaseShown { holder, lease, count } in leases {
                 let key = (holder, epochs.get(&holder).copied().unwrap_or(0), lease);
-                let (age, is_older) = ages.of(key, seen.at_ns);
-                let (value, count, lease) = (values.get(&lease).copied(), u64::from(count), LeaseWord(lease));
+                let (age, lease, count) = (ages.of(key, seen.at_ns), LeaseWord(lease), u64::from(count));
+                let value = values.get(&lease.0).copied();
                 let bytes = value.map_or(0, |at| {
                     seen.values[at].leases += count;
                     seen.values[at].bytes
                 });
-                seen.leases.push(LeaseSeen {
-                    holder: holder,
-                    pid: 0,
-                    catalogue: lease.owner(),
-                    slot: lease.slot(),
-                    is_of_segment: lease.is_of_segment(),
-                    count,
-                    bytes,
-                    value,
-                    age,
-                    is_older,
-                });
+                seen.leases.push(lease_seen(holder, lease, count, (bytes, value), age));
             }
             from = next.filter(|&next| next > at);
         }
         ages.end();
-        seen.leases.sort_by(|a, b| b.age.cmp(&a.age).then(b.bytes.cmp(&a.bytes)).then(a.slot.cmp(&b.slot)));
         Ok(())
     }
 
@@ -266,7 +257,7 @@ impl Inspector {
             seen.streams.extend(streams.into_iter().map(stream));
             from = next.filter(|&next| next > at);
         }
-        seen.streams.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        seen.streams.sort_by(|a, b| natural(&a.name, &b.name));
         Ok(())
     }
 }
@@ -325,11 +316,4 @@ fn stream(it: StreamShown) -> StreamSeen {
         is_closed: it.is_closed,
         subscribers: subscribers.collect(),
     }
-}
-
-/// Adds up each client's values and leases.
-fn add_up(seen: &mut Observation) {
-    let (mut clients, mut leases) = (std::mem::take(&mut seen.clients), std::mem::take(&mut seen.leases));
-    super::collect::add_up(&mut clients, &seen.values, &mut leases);
-    (seen.clients, seen.leases) = (clients, leases);
 }

@@ -1,10 +1,10 @@
 //! Quantities that are computed from several observations.
 
-use super::observation::{Observation, SlotState, StreamSeen};
+use super::observation::{Observation, SegmentSeen, StreamSeen};
 use std::collections::HashMap;
 use tensorlend_layout::number::{ClientNo, CursorNo};
 
-/// Bytes of slots for each state, over all segments of an observation.
+/// Bytes of values and leases. `live`, `leased` and `free` are disjoint, and `retired` is a part of `leased`.
 ///
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
@@ -12,31 +12,46 @@ use tensorlend_layout::number::{ClientNo, CursorNo};
 /// use tensorlend::observe::States;
 ///
 /// client.put("numbers", &[0u8; 4096])?;
-/// assert_eq!(States::of(&client.observe()?), States { live: 4096, leased: 0, retired: 0 });
+/// let states = States::of(&client.observe()?);
+/// assert_eq!((states.live, states.leased, states.retired), (4096, 0, 0));
+///
+/// let lease = client.get("numbers")?;
+/// client.delete("numbers")?;
+/// let states = States::of(&client.observe()?);
+/// assert_eq!((states.live, states.leased, states.retired), (0, 4096, 4096));
+/// # drop(lease);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct States {
-    /// Bytes that a name, list or stream refers to, without a lease.
+    /// Bytes of values to which a name, list or stream refers, without a lease.
     pub live: u64,
-    /// Bytes that a name, list or stream refers to, under lease.
+    /// Bytes under lease, of current values and of replaced or deleted ones.
     pub leased: u64,
-    /// Bytes under lease to which no name, list or stream refers any more.
+    /// The part of `leased` to which no name, list or stream refers any more.
     pub retired: u64,
+    /// The remaining bytes of the segments whose slots the observation has read: unused, drafts, and replaced values
+    /// without a lease. `None` if it has read no slots.
+    pub free: Option<u64>,
 }
 
 impl States {
     /// Adds up an observation. An [`Inspector`](super::Inspector) sees no slots. For its observations, the sums are those of
     /// the values to which names refer.
     pub fn of(seen: &Observation) -> Self {
-        if seen.segments.is_empty() {
-            let sum = |is_leased: bool| {
-                seen.values.iter().filter(|value| (value.leases > 0) == is_leased).map(|value| value.bytes).sum()
-            };
-            return Self { live: sum(false), leased: sum(true), retired: 0 };
+        let mut sum = Self { free: (seen.bytes_lent == 0).then_some(0), ..Self::default() };
+        for one in seen.segments.iter().map(SegmentSeen::states) {
+            sum.live += one.live;
+            sum.leased += one.leased;
+            sum.retired += one.retired;
+            sum.free = one.free.map_or(sum.free, |free| Some(sum.free.unwrap_or(0) + free));
         }
-        let sum = |state| seen.segments.iter().map(|segment| segment.bytes_of(state)).sum();
-        Self { live: sum(SlotState::Live), leased: sum(SlotState::Leased), retired: sum(SlotState::Retired) }
+        if seen.segments.is_empty() {
+            for value in &seen.values {
+                *(if value.leases > 0 { &mut sum.leased } else { &mut sum.live }) += value.bytes;
+            }
+        }
+        sum
     }
 }
 
@@ -127,6 +142,17 @@ mod tests {
             is_closed: false,
             subscribers: lost.iter().enumerate().map(subscriber).collect(),
         }
+    }
+
+    #[test]
+    fn a_stream_that_drops_the_oldest_has_no_problem() {
+        let full = |policy| {
+            let mut stream = StreamSeen { policy, ..stream(9, &[3]) };
+            stream.subscribers[0].lag = Some(4);
+            [0, 3].map(|lost| stream.problem(lost))
+        };
+        assert_eq!(full(Policy::DropOldest), [None, None]);
+        assert_eq!(full(Policy::Block), [Some("lags"), Some("lost")]);
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod observation;
 mod process;
 mod sampler;
 mod sheets;
+mod shown;
 mod slots;
 mod streams;
 #[cfg(test)]
@@ -27,8 +28,12 @@ pub use observation::{
     ClientSeen, ClientState, LeaseSeen, ListSeen, Observation, Origin, Place, SegmentSeen, SlotSeen, SlotState,
     StreamSeen, SubscriberSeen, ValueSeen,
 };
+#[doc(hidden)]
+pub use process::is_process;
+#[doc(hidden)]
 pub use sampler::{Asker, Sampled, Sampler};
 #[doc(hidden)]
+pub use shown::{natural, stat_json};
 pub use tensorlend_layout::number::{CellNo, ClientNo, CursorNo, EntryNo, SlotNo, StreamLine};
 
 use crate::client::Client;

@@ -32,9 +32,9 @@ pub struct Observation {
     pub values: Vec<ValueSeen>,
     /// Leases, the oldest first.
     pub leases: Vec<LeaseSeen>,
-    /// Streams, sorted by name.
+    /// Streams, in the natural order of their names: `camera2` before `camera10`.
     pub streams: Vec<StreamSeen>,
-    /// Lists, sorted by name.
+    /// Lists, in the natural order of their names.
     pub lists: Vec<ListSeen>,
     /// True if the observation omitted something because of its maximum numbers.
     pub truncated: bool,
@@ -42,6 +42,24 @@ pub struct Observation {
     pub incomplete: bool,
     /// The number of clients' words that contradict the daemon's words. The observation omits them.
     pub damaged: u64,
+}
+
+impl Observation {
+    /// Returns the client with this catalogue number.
+    pub fn client(&self, catalogue: ClientNo) -> Option<&ClientSeen> {
+        let at = self.clients.binary_search_by_key(&catalogue, |client| client.catalogue).ok()?;
+        self.clients.get(at)
+    }
+
+    /// Returns the number of all leases.
+    pub fn lease_count(&self) -> u64 {
+        self.leases.iter().map(|lease| lease.count).sum()
+    }
+
+    /// Returns the age of the oldest lease. Returns `None` without a lease.
+    pub fn lease_age_max(&self) -> Option<Duration> {
+        self.leases.iter().map(|lease| lease.age).max()
+    }
 }
 
 /// The state of a client.
@@ -54,6 +72,20 @@ pub enum ClientState {
     Ending,
     /// The client has ended, and its published values remain.
     Ended,
+}
+
+impl ClientState {
+    /// All states.
+    pub const ALL: [Self; 3] = [Self::Alive, Self::Ending, Self::Ended];
+
+    /// Returns the word for the state that all tools use: `alive`, `ending` or `ended`.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Alive => "alive",
+            Self::Ending => "ending",
+            Self::Ended => "ended",
+        }
+    }
 }
 
 /// A client of the namespace.
@@ -84,6 +116,8 @@ pub struct ClientSeen {
     pub leases: u64,
     /// Bytes of the memory under those leases.
     pub leased_bytes: u64,
+    /// The age of the oldest of those leases, as [`LeaseSeen::age`]. `None` without a lease.
+    pub lease_age_max: Option<Duration>,
     /// True if the client is the observing client itself.
     pub is_observer: bool,
     /// The client's command line from /proc, at most 200 bytes. `None` if it is unreadable.
@@ -127,15 +161,27 @@ pub struct SegmentSeen {
     pub slots: Vec<SlotSeen>,
 }
 
-/// The state of a slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The state of a slot. If slots of several states share a place on a map, the greatest state is shown, so that a small
+/// leased value is visible among large values without leases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SlotState {
     /// A name, list or stream refers to the slot, and no lease covers it.
     Live,
     /// A name, list or stream refers to the slot, and a lease covers it.
     Leased,
-    /// No name, list or stream refers to the slot any more, but a lease covers it.
+    /// A lease covers the slot, and no name, list or stream refers to it any more.
     Retired,
+}
+
+impl SlotState {
+    /// Returns the word for the state that all tools use: `live`, `leased` or `retired`.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Live => "live",
+            Self::Leased => "leased",
+            Self::Retired => "retired",
+        }
+    }
 }
 
 /// A slot.
@@ -257,6 +303,34 @@ pub struct StreamSeen {
     pub is_closed: bool,
     /// The stream's subscribers.
     pub subscribers: Vec<SubscriberSeen>,
+}
+
+impl StreamSeen {
+    /// Returns the number of messages that the slowest subscriber has not received. Returns `None` if no subscriber has
+    /// begun.
+    pub fn lag_max(&self) -> Option<u64> {
+        self.subscribers.iter().filter_map(|subscriber| subscriber.lag).max()
+    }
+
+    /// Returns the word for the stream's policy that all tools use: `block`, `drop-oldest` or `error`.
+    pub fn policy_word(&self) -> &'static str {
+        match self.policy {
+            Policy::Block => "block",
+            Policy::DropOldest => "drop-oldest",
+            Policy::Error => "error",
+        }
+    }
+
+    /// Returns the stream's problem: `lost` if subscribers have missed `lost` messages, `lags` if a subscriber is a whole
+    /// ring behind. The policy `drop-oldest` permits both, so such a stream has no problem.
+    pub fn problem(&self, lost: u64) -> Option<&'static str> {
+        match self.policy {
+            Policy::DropOldest => None,
+            _ if lost > 0 => Some("lost"),
+            _ if !self.is_closed && self.lag_max().is_some_and(|lag| lag >= self.capacity) => Some("lags"),
+            _ => None,
+        }
+    }
 }
 
 /// A subscriber of a stream.

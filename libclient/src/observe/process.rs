@@ -1,7 +1,7 @@
 //! A client's process, as described by /proc.
 
 use std::collections::HashMap;
-use std::os::unix::fs::MetadataExt;
+use std::fs::read_to_string;
 use tensorlend_layout::number::ClientNo;
 
 /// Maximum bytes of a command line.
@@ -27,20 +27,29 @@ impl Commands {
     }
 }
 
-/// Returns the command line of the process with this pid, if it belongs to this user and existed at this time. The checks
-/// are necessary because pids are reused and the daemon may be in another pid namespace. So another process may have this
-/// pid.
+/// Returns true if the process with this pid belongs to this user and existed at this time, in nanoseconds of
+/// `CLOCK_BOOTTIME`. The checks are necessary because pids are reused and the daemon may be in another pid namespace. So
+/// another process may have this pid.
+pub fn is_process(pid: u32, uid: u32, since_ns: u64) -> bool {
+    let read = |file: &str| read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    has_uid(&read("status"), uid)
+        && started_ns(&read("stat")).is_some_and(|started| started <= since_ns.saturating_add(TICK_NS))
+}
+
+/// Returns the command line of a client's process.
 fn command(pid: u32, uid: u32, since_ns: u64) -> Option<String> {
-    if pid == 0 || std::fs::metadata(format!("/proc/{pid}")).ok()?.uid() != uid {
-        return None;
-    }
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    if started_ns(&stat)? > since_ns.saturating_add(TICK_NS) {
+    if pid == 0 || !is_process(pid, uid, since_ns) {
         return None;
     }
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let text = text(&line);
     (!text.is_empty()).then_some(text)
+}
+
+/// Returns true if one of a process's four uids is `uid`: real, effective, saved or file system.
+fn has_uid(status: &str, uid: u32) -> bool {
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    line.is_some_and(|line| line.split_ascii_whitespace().any(|word| word.parse() == Ok(uid)))
 }
 
 /// Returns the start time of a process in nanoseconds of `CLOCK_BOOTTIME`. It is the 22nd field of the process's stat file,

@@ -1,6 +1,6 @@
 //! Successive samples of one namespace, for tools that display it.
 
-use super::{Inspector, Meters, Observation, Observer, States, inspector};
+use super::{Inspector, Meters, Observation, Observer, States, StreamSeen, inspector};
 use crate::client::Client;
 use crate::control::Control;
 use crate::error::Result;
@@ -23,6 +23,18 @@ pub struct Sampled {
     pub rates: HashMap<u64, f64>,
     /// Messages that subscribers missed, by stream id.
     pub lost: HashMap<u64, u64>,
+}
+
+impl Sampled {
+    /// Returns a stream's messages per second. Returns `None` if the stream's ring is not mapped yet.
+    pub fn rate(&self, stream: &StreamSeen) -> Option<f64> {
+        self.rates.get(&stream.id).copied()
+    }
+
+    /// Returns the number of a stream's messages that subscribers missed.
+    pub fn lost(&self, stream: &StreamSeen) -> u64 {
+        self.lost.get(&stream.id).copied().unwrap_or(0)
+    }
 }
 
 /// Observes a namespace repeatedly, and replaces a session that the daemon has lost.

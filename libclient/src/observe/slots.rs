@@ -1,6 +1,7 @@
 //! Segments and their slots in use.
 
 use super::SLOTS_MAX;
+use super::meters::States;
 use super::observation::{Place, SegmentSeen, SlotSeen, SlotState};
 use super::sheets::{Lending, Sheets};
 use crate::session::Session;
@@ -164,6 +165,28 @@ fn place_of(word: u64) -> Place {
 }
 
 impl SegmentSeen {
+    /// Returns the bytes of the segment's values and leases.
+    pub fn states(&self) -> States {
+        let (live, retired) = (self.bytes_of(SlotState::Live), self.bytes_of(SlotState::Retired));
+        let leased = self.bytes_of(SlotState::Leased) + retired;
+        let free = self.is_mapped.then(|| self.bytes.saturating_sub(live + leased));
+        States { live, leased, retired, free }
+    }
+
+    /// Returns the state of each of `parts` equal parts of the segment: the greatest state of the part's slots, and `None`
+    /// for free memory.
+    pub fn map(&self, parts: usize) -> Vec<Option<SlotState>> {
+        let mut map = vec![None; parts];
+        let part_of = |byte: u64| (u128::from(byte) * parts as u128 / u128::from(self.bytes)) as usize;
+        for slot in self.slots.iter().filter(|slot| parts > 0 && slot.bytes > 0 && slot.offset < self.bytes) {
+            let last = slot.offset.saturating_add(slot.bytes).min(self.bytes) - 1;
+            for part in &mut map[part_of(slot.offset)..=part_of(last)] {
+                *part = (*part).max(Some(slot.state));
+            }
+        }
+        map
+    }
+
     /// Returns the number of bytes of the segment's slots in one state. Counts bytes that several slots claim once.
     pub fn bytes_of(&self, state: SlotState) -> u64 {
         let (mut end, mut bytes) = (0, 0);
@@ -190,6 +213,25 @@ mod tests {
         let segment = SegmentSeen { bytes: 1024, slots, ..SegmentSeen::default() };
         assert_eq!((segment.bytes_of(SlotState::Live), segment.bytes_of(SlotState::Leased)), (64 + 124, 32));
         assert_eq!(segment.bytes_of(SlotState::Retired), 0);
+    }
+
+    #[test]
+    fn a_map_shows_slots_where_they_are() {
+        use SlotState::{Leased, Live, Retired};
+        let text = |bytes, slots: &[(u64, u64, SlotState)], parts| -> String {
+            let slot = |&(offset, bytes, state)| SlotSeen { slot: SlotNo::new(0), offset, bytes, state, value: None };
+            let slots = slots.iter().map(slot).collect();
+            let map = SegmentSeen { bytes, slots, ..SegmentSeen::default() }.map(parts);
+            map.into_iter().map(|state| state.map_or('.', |it| ['V', 'L', 'R'][it as usize])).collect()
+        };
+        assert_eq!(text(80, &[(0, 20, Live), (30, 10, Leased), (70, 10, Retired)], 8), "VV.L...R");
+        // A single leased byte of a large segment is visible, and so is a leased slot next to one that is not leased.
+        assert_eq!(text(1 << 40, &[(0, 1, Leased), (64, 1 << 38, Live)], 8), "LVV.....");
+        assert_eq!(text(64, &[(0, 64, Live)], 3), "VVV");
+        // Invalid offsets and lengths do not leave the map.
+        assert_eq!(text(64, &[(u64::MAX, u64::MAX, Live), (60, u64::MAX, Live)], 4), "...V");
+        assert_eq!(text(0, &[(0, 1, Live)], 2), "..");
+        assert_eq!(text(64, &[(0, 64, Live)], 0), "");
     }
 
     #[test]

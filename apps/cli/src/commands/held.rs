@@ -1,9 +1,9 @@
-//! Names whose values a process has leased at the moment of one observation.
+//! One observation of a whole namespace, and the names whose values a process has leased in it.
 
 use std::collections::HashSet;
 
 use tensorlend::Client;
-use tensorlend::observe::{Observation, Origin};
+use tensorlend::observe::{ASKED_MAX, Observation, Origin};
 
 use crate::failure::Failure;
 use crate::output;
@@ -11,25 +11,34 @@ use crate::output;
 /// Maximum number of observations until all clients' tables are mapped. Each observation maps at
 /// most a few hundred tables.
 const LOOKS_MAX: usize = 64;
+/// Maximum number of observations if the number of requests is not the reason why tables are missing.
+const LOOKS_IDLE: usize = 4;
 
-/// Returns the names whose current value this process has leased.
-pub fn names_held_by(client: &Client, pid: u32) -> Result<HashSet<String>, Failure> {
+/// Observes the whole namespace. Prints a note if it has more than one observation contains.
+pub fn complete_observation(client: &Client) -> Result<Observation, Failure> {
     let mut observer = client.observer();
     let mut seen = observer.observe()?;
-    for _ in 1..LOOKS_MAX {
-        if !seen.incomplete {
+    for look in 1..LOOKS_MAX {
+        // Some tables cannot be mapped, such as the ring of a stream that has all its subscribers.
+        if !seen.incomplete || seen.asked < ASKED_MAX && look > LOOKS_IDLE {
             break;
         }
         seen = observer.observe()?;
     }
+    if seen.truncated || seen.incomplete {
+        output::note("the namespace has more than one sample contains: some names, values or leases are missing");
+    }
+    Ok(seen)
+}
+
+/// Returns the names whose current value this process has leased.
+pub fn names_held_by(client: &Client, pid: u32) -> Result<HashSet<String>, Failure> {
+    let seen = complete_observation(client)?;
     if !seen.clients.iter().any(|client| client.pid == pid) {
         let namespace = &seen.namespace;
         let what =
             format!("no client of namespace {namespace} is process {pid}: see `tensorlend top --once --tab clients`");
         return Err(Failure::NotFound(what));
-    }
-    if seen.truncated || seen.incomplete {
-        output::note("the namespace has more names than one sample contains: some names may be missing");
     }
     Ok(held(&seen, pid))
 }

@@ -4,7 +4,6 @@ use serde::Serialize;
 use tensorlend::remote::RemoteInfo;
 use tensorlend::{Client, Error, Info, Lifetime, RemoteTrouble, Value};
 
-use crate::commands::ls::owner_text;
 use crate::failure::Failure;
 use crate::options::Json;
 use crate::output::{self, Table, printable};
@@ -146,7 +145,7 @@ impl InfoArgs {
         if info.timestamp_ns != 0 {
             row("timestamp", format!("{} s", timestamp_text(info.timestamp_ns)));
         }
-        row("owner", format!("{}, user {}", owner_text(&info), info.uid));
+        row("owner", format!("{}, user {}", output::owner_text(info.pid, &info.label, info.alive), info.uid));
         if let Some(text) = lifetime_text(info.lifetime) {
             row("lifetime", text);
         }

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde_json::{Value, json};
+use tensorlend::observe::natural;
 use tensorlend::remote::RemoteNames;
-use tensorlend::{Client, Collection, DType, Info, Listing, Spilled};
+use tensorlend::{Client, Collection, DType, Error, Info, Listing, Spilled};
 
 use crate::commands::held::names_held_by;
 use crate::commands::info::Described;
@@ -69,59 +70,25 @@ pub struct LsArgs {
     json: Json,
 }
 
-#[derive(Default, Serialize)]
-struct Found {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    names: Option<Vec<Described>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    streams: Option<Vec<Stream>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    lists: Option<Vec<List>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    remote: Option<RemoteNames>,
-    /// Names with spilled values whose records do not contain type and shape.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    spilled: Vec<InFile>,
-    /// Names that could not be described.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    unreadable: Vec<Unreadable>,
-}
-
-/// The description of a spilled value, as JSON.
-#[derive(Serialize)]
-struct InFile {
-    name: String,
-    kind: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    dtype: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ndim: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    nbytes: Option<u64>,
-    metadata_nbytes: u64,
-    timestamp_ns: u64,
-    pid: u32,
-    uid: u32,
-    label: String,
-    alive: bool,
-}
-
-impl InFile {
-    fn new(spilled: &Spilled) -> Self {
-        Self {
-            name: spilled.name.clone(),
-            kind: if spilled.dtype.is_some() { "tensor" } else { "dataset" },
-            dtype: spilled.dtype.map(DType::name),
-            ndim: spilled.ndim,
-            nbytes: spilled.bytes,
-            metadata_nbytes: spilled.metadata_bytes,
-            timestamp_ns: spilled.timestamp_ns,
-            pid: spilled.pid,
-            uid: spilled.uid,
-            label: spilled.label.clone(),
-            alive: spilled.alive,
-        }
+/// Returns the description of a spilled value whose record does not contain its type and shape.
+fn spilled_json(it: &Spilled) -> Value {
+    let mut json = json!({
+        "name": it.name,
+        "kind": if it.dtype.is_some() { "tensor" } else { "dataset" },
+        "dtype": it.dtype.map(DType::name),
+        "ndim": it.ndim,
+        "nbytes": it.bytes,
+        "metadata_nbytes": it.metadata_bytes,
+        "timestamp_ns": it.timestamp_ns,
+        "pid": it.pid,
+        "uid": it.uid,
+        "label": it.label,
+        "alive": it.alive,
+    });
+    if let Some(fields) = json.as_object_mut() {
+        fields.retain(|_, value| !value.is_null());
     }
+    json
 }
 
 /// Names that can be described, and names that cannot.
@@ -131,25 +98,8 @@ struct Names {
     /// Names of `infos` whose values are in spill files.
     in_files: BTreeSet<String>,
     spilled: Vec<Spilled>,
-    unreadable: Vec<Unreadable>,
-}
-
-#[derive(Serialize)]
-struct Unreadable {
-    name: String,
-    why: String,
-}
-
-#[derive(Serialize)]
-struct Stream {
-    name: String,
-    subscribers: u64,
-}
-
-#[derive(Serialize)]
-struct List {
-    name: String,
-    items: u64,
+    /// Names that could not be described, and the reasons.
+    unreadable: Vec<(String, Error)>,
 }
 
 impl LsArgs {
@@ -163,15 +113,23 @@ impl LsArgs {
         let lists = if all || self.lists { Some(self.shown(client.lists(&self.glob)?)) } else { None };
         let remote = if self.all_nodes { Some(client.remote_names(&self.glob)?) } else { None };
         if self.json.on {
-            return output::json(&Found {
-                remote,
-                unreadable,
-                spilled: spilled.iter().map(InFile::new).collect(),
-                names: names.map(|infos| infos.iter().map(Described::new).collect()),
-                streams: streams
-                    .map(|all| all.into_iter().map(|c| Stream { name: c.name, subscribers: c.count }).collect()),
-                lists: lists.map(|all| all.into_iter().map(|c| List { name: c.name, items: c.count }).collect()),
-            });
+            let mut found = serde_json::Map::new();
+            let mut add = |key: &str, values: Option<Vec<Value>>| {
+                found.extend(values.map(|values| (key.to_owned(), values.into())));
+            };
+            let described = |infos: Vec<Info>| infos.iter().map(|info| json!(Described::new(info))).collect();
+            let counted = |all: Vec<Collection>, count: &str| {
+                all.into_iter().map(|it| json!({ "name": it.name, count: it.count })).collect()
+            };
+            let some = |values: Vec<Value>| Some(values).filter(|values| !values.is_empty());
+            add("names", names.map(described));
+            add("streams", streams.map(|all| counted(all, "subscribers")));
+            add("lists", lists.map(|all| counted(all, "items")));
+            add("spilled", some(spilled.iter().map(spilled_json).collect()));
+            let unreadable = unreadable.iter().map(|(name, why)| json!({ "name": name, "why": why.to_string() }));
+            add("unreadable", some(unreadable.collect()));
+            found.extend(remote.map(|remote| ("remote".to_owned(), json!(remote))));
+            return output::json(&found);
         }
         let blocks = [
             names.filter(|all| !all.is_empty() || !spilled.is_empty()).map(|all| names_text(&all, &in_files, &spilled)),
@@ -180,12 +138,12 @@ impl LsArgs {
             remote.as_ref().filter(|remote| !remote.names.is_empty()).map(remote_text),
         ];
         output::text_block(&blocks.into_iter().flatten().collect::<Vec<_>>().join("\n"))?;
-        if let Some(first) = unreadable.first() {
+        if let Some((name, why)) = unreadable.first() {
             let count = output::count(unreadable.len() as u64, "name");
             output::note(&format!(
                 "{count} could not be read and are left out, the first: {}: {} (--json has all)",
-                output::printable(&first.name),
-                output::printable(&first.why)
+                output::printable(name),
+                output::printable(&why.to_string())
             ));
         }
         if let Some(remote) = remote {
@@ -216,12 +174,14 @@ impl LsArgs {
 
     fn shown(&self, mut all: Vec<Collection>) -> Vec<Collection> {
         all.retain(|it| self.shows(&it.name));
+        all.sort_by(|a, b| natural(&a.name, &b.name));
         all
     }
 
     /// Returns the names that match the glob and the conditions, and the names without a description.
     fn names(&self, client: &Client) -> Result<Names, Failure> {
         let Listing { mut infos, unreadable, mut spilled, in_files } = client.overview(&self.glob)?;
+        infos.sort_by(|a, b| natural(&a.name, &b.name));
         infos.retain(|info| self.shows(&info.name));
         spilled.retain(|spilled| self.shows(&spilled.name));
         if let Some(larger) = self.larger {
@@ -238,8 +198,7 @@ impl LsArgs {
             infos.retain(|info| held.contains(&info.name));
             spilled.retain(|spilled| held.contains(&spilled.name));
         }
-        let unreadable = unreadable.into_iter().map(|(name, why)| Unreadable { name, why: why.to_string() });
-        Ok(Names { infos, in_files, spilled, unreadable: unreadable.collect() })
+        Ok(Names { infos, in_files, spilled, unreadable })
     }
 }
 
@@ -252,16 +211,17 @@ fn names_text(infos: &[Info], in_files: &BTreeSet<String>, spilled: &[Spilled]) 
     let mut rows = Vec::new();
     for info in infos {
         let (dtype, shape) = Summary::of_info(info).columns();
+        let owner = output::owner_text(info.pid, &info.label, info.alive);
         let place = if in_files.contains(&info.name) { IN_FILE } else { "" };
-        rows.push([info.name.clone(), dtype, shape, info.nbytes.to_string(), place.to_owned(), owner_text(info)]);
+        rows.push([info.name.clone(), dtype, shape, info.nbytes.to_string(), place.to_owned(), owner]);
     }
     for it in spilled {
         let dtype = it.dtype.map_or("dataset", DType::name).to_owned();
         let bytes = it.bytes.map_or_else(|| "?".to_owned(), |bytes| bytes.to_string());
-        let owner = owner_of(it.pid, &it.label, it.alive);
+        let owner = output::owner_text(it.pid, &it.label, it.alive);
         rows.push([it.name.clone(), dtype, "?".to_owned(), bytes, IN_FILE.to_owned(), owner]);
     }
-    rows.sort_unstable();
+    rows.sort_by(|a, b| natural(&a[0], &b[0]));
     // Omit an empty column, because most daemons spill nothing.
     let has_files = rows.iter().any(|row| !row[4].is_empty());
     let mut head = vec!["NAME", "DTYPE", "SHAPE", ">BYTES", "WHERE", "OWNER"];
@@ -296,18 +256,6 @@ fn remote_text(remote: &RemoteNames) -> String {
         table.row([one.name.clone(), one.kind.clone(), one.dtype.clone(), shape, one.size.to_string(), here.into()]);
     }
     table.text()
-}
-
-/// Returns the owner's process, its label, and whether it is connected.
-pub fn owner_text(info: &Info) -> String {
-    owner_of(info.pid, &info.label, info.alive)
-}
-
-pub fn owner_of(pid: u32, label: &str, alive: bool) -> String {
-    let gone = if alive { "" } else { " (gone)" };
-    // The pid is 0 if the process is in a pid namespace that the daemon does not see.
-    let pid = if pid == 0 { "?".to_owned() } else { pid.to_string() };
-    format!("{pid} {label}{gone}")
 }
 
 #[cfg(test)]

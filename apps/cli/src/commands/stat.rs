@@ -2,17 +2,19 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
-use tensorlend::{Health, Holder, NamespaceUse, Refusals, Stat, UidUse};
+use tensorlend::observe::{States, stat_json};
+use tensorlend::{DeviceUse, Health, Holder, NamespaceUse, Stat, UidUse};
 
+use crate::commands::held::complete_observation;
 use crate::failure::Failure;
 use crate::options::{Connection, Json, Observe, Reached};
 use crate::output::{self, Table, bytes_text};
 
 /// Show the daemon's metrics.
 ///
-/// bytes_leased counts the bytes that the clients of this namespace have leased; all other metrics cover the whole
-/// daemon. Usage and present limits of this user and this namespace follow (of all, for the superuser).
+/// bytes_live, bytes_leased, bytes_retired and bytes_free are bytes of this namespace: values without a lease, values with
+/// one, the part of the leased that was replaced or deleted, and the rest of the segments. All other metrics cover the
+/// whole daemon. Usage and present limits of this user and this namespace follow (of all, for the superuser).
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example:\n  tensorlend stat --json | jq .bytes_in_use\n")]
 pub struct StatArgs {
@@ -22,166 +24,72 @@ pub struct StatArgs {
     json: Json,
 }
 
-#[derive(Serialize)]
-struct Figures<'a> {
-    version: &'a str,
-    pid: u32,
-    mode: &'a str,
-    uptime_ns: u64,
-    namespace: Option<&'a str>,
-    pool: Pool,
-    bytes_in_use: u64,
-    /// Bytes that clients of the namespace have leased. An observer of all namespaces does not know
-    /// this number.
-    bytes_leased: Option<u64>,
-    bytes_spare: u64,
-    bytes_sheets: u64,
-    segments: u32,
-    names: u64,
-    clients: u32,
-    clients_gone: u32,
-    requests: u64,
-    refusals: u64,
-    refusals_by_reason: Refusals,
-    wakeups: u64,
-    names_expired: u64,
-    names_ephemeral_gone: u64,
-    sessions_revoked: u64,
-    /// Bytes of segments that are in spill files and not in the pool.
-    bytes_spilled: u64,
-    spill_failures: u64,
-    uids: &'a [UidUse],
-    namespaces: &'a [NamespaceUse],
-    /// Sessions with returned memory that a process still has mapped.
-    holders: &'a [Holder],
-    device: &'a str,
-    devices: Vec<Card<'a>>,
-    /// Faults of the daemon, and the losses of its last restart. `None`: the daemon is older than this program.
-    health: Option<&'a Health>,
-}
-
 /// The namespace that a command has joined.
 enum Namespace {
-    Joined(String),
+    /// The name, and the bytes of the namespace's values and leases.
+    Joined(String, States),
     /// None, because an observer sees all namespaces.
     All,
     /// None, because a limit has refused a session. The text is the refusal.
     Refused(String),
 }
 
-impl Namespace {
-    fn name(&self) -> Option<&str> {
-        match self {
-            Self::Joined(name) => Some(name),
-            Self::All | Self::Refused(_) => None,
-        }
-    }
-}
-
-#[derive(Serialize)]
-struct Card<'a> {
-    uuid: String,
-    name: &'a str,
-    allocator: &'a str,
-    segment_bytes: u64,
-    bytes_max: u64,
-    bytes: u64,
-    bytes_in_use: u64,
-    segments: u32,
-}
-
-fn cards(stat: &Stat) -> Vec<Card<'_>> {
-    let card = stat.devices.iter().map(|it| Card {
-        uuid: it.offer.uuid.to_string(),
-        name: &it.offer.name,
-        allocator: it.offer.allocator.name(),
-        segment_bytes: it.offer.segment_bytes,
-        bytes_max: it.bytes_max,
-        bytes: it.bytes,
-        bytes_in_use: it.bytes_in_use,
-        segments: it.segments,
-    });
-    card.collect()
-}
-
-#[derive(Serialize)]
-struct Pool {
-    bytes_max: u64,
-    bytes: u64,
-}
-
 impl StatArgs {
     pub fn run(&self, at: &Connection) -> Result<(), Failure> {
         match at.reach("stat")? {
             Reached::Session(client) => {
-                let namespace = Namespace::Joined(client.namespace().to_owned());
-                self.show(&client.stat()?, &namespace, Some(client.leased()?))
+                let seen = complete_observation(&client)?;
+                let namespace = Namespace::Joined(client.namespace().to_owned(), States::of(&seen));
+                self.show(&client.stat()?, &namespace)
             }
-            Reached::Metrics { stat, refused } => self.show(&stat, &Namespace::Refused(refused.to_string()), None),
+            Reached::Metrics { stat, refused } => self.show(&stat, &Namespace::Refused(refused.to_string())),
         }
     }
 
     /// Shows the metrics that an observer of all namespaces can read.
     pub fn run_observed(&self, at: &Connection) -> Result<(), Failure> {
-        self.show(&at.inspect()?.stat()?, &Namespace::All, None)
+        self.show(&at.inspect()?.stat()?, &Namespace::All)
     }
 
-    fn show(&self, stat: &Stat, namespace: &Namespace, leased: Option<u64>) -> Result<(), Failure> {
+    fn show(&self, stat: &Stat, namespace: &Namespace) -> Result<(), Failure> {
         if !self.json.on {
-            return output::text_block(&text(stat, namespace, leased));
+            return output::text_block(&text(stat, namespace));
         }
-        output::json(&Figures {
-            version: &stat.version,
-            pid: stat.pid,
-            mode: &stat.mode,
-            uptime_ns: stat.uptime_ns,
-            namespace: namespace.name(),
-            pool: Pool { bytes_max: stat.pool_bytes_max, bytes: stat.pool_bytes },
-            bytes_in_use: stat.bytes_in_use,
-            bytes_leased: leased,
-            bytes_spare: stat.bytes_spare,
-            bytes_sheets: stat.bytes_sheets,
-            segments: stat.segments,
-            names: stat.names,
-            clients: stat.clients,
-            clients_gone: stat.frozen,
-            requests: stat.requests,
-            refusals: stat.refusals.total(),
-            refusals_by_reason: stat.refusals,
-            wakeups: stat.wakeups,
-            names_expired: stat.names_expired,
-            names_ephemeral_gone: stat.names_ephemeral_gone,
-            sessions_revoked: stat.sessions_revoked,
-            bytes_spilled: stat.bytes_spilled,
-            spill_failures: stat.spill_failures,
-            uids: &stat.uids,
-            namespaces: &stat.namespaces,
-            holders: &stat.holders,
-            device: &stat.device,
-            devices: cards(stat),
-            health: stat.health.as_ref(),
-        })
+        let mut it = stat_json(stat);
+        let (name, states) = match namespace {
+            Namespace::Joined(name, states) => (Some(name), Some(states)),
+            Namespace::All | Namespace::Refused(_) => (None, None),
+        };
+        it["namespace"] = name.map(String::as_str).into();
+        it["bytes_live"] = states.map(|states| states.live).into();
+        it["bytes_leased"] = states.map(|states| states.leased).into();
+        it["bytes_retired"] = states.map(|states| states.retired).into();
+        it["bytes_free"] = states.and_then(|states| states.free).into();
+        output::json(&it)
     }
 }
 
-fn text(stat: &Stat, namespace: &Namespace, leased: Option<u64>) -> String {
+fn text(stat: &Stat, namespace: &Namespace) -> String {
     let mut table = Table::new(&["daemon", &stat.version]);
     let mut row = |what: &str, text: String| table.row([what.to_owned(), text]);
     let bytes = |bytes: u64| format!("{bytes} bytes ({})", bytes_text(bytes));
     row("pid", stat.pid.to_string());
     row("mode", stat.mode.clone());
-    row("uptime", uptime_text(Duration::from_nanos(stat.uptime_ns)));
-    let namespace = match namespace {
-        Namespace::Joined(name) => name.clone(),
+    row("uptime", output::age_text(Duration::from_nanos(stat.uptime_ns)));
+    let of_namespace = match namespace {
+        Namespace::Joined(name, _) => name.clone(),
         Namespace::All => "all, as an observer".to_owned(),
         Namespace::Refused(why) => format!("none, without a session: {}", output::printable(why)),
     };
-    row("namespace", namespace);
+    row("namespace", of_namespace);
     row("pool.bytes_max", bytes(stat.pool_bytes_max));
     row("pool.bytes", bytes(stat.pool_bytes));
     row("bytes_in_use", bytes(stat.bytes_in_use));
-    if let Some(leased) = leased {
-        row("bytes_leased", format!("{}, in this namespace", bytes(leased)));
+    if let Namespace::Joined(_, States { live, leased, retired, free }) = namespace {
+        row("bytes_live", format!("{}, in this namespace, without a lease", bytes(*live)));
+        row("bytes_leased", format!("{}, in this namespace", bytes(*leased)));
+        row("bytes_retired", format!("{} of the leased: replaced or deleted", bytes(*retired)));
+        row("bytes_free", free.map_or_else(|| "unknown".to_owned(), |free| format!("{}, or drafts", bytes(free))));
     }
     row("bytes_spare", bytes(stat.bytes_spare));
     row("bytes_sheets", bytes(stat.bytes_sheets));
@@ -206,12 +114,14 @@ fn text(stat: &Stat, namespace: &Namespace, leased: Option<u64>) -> String {
     if stat.devices.is_empty() {
         row("device", stat.device.clone());
     }
-    let devices = devices_text(&cards(stat));
-    [table.text(), devices, uids_text(&stat.uids), holders_text(&stat.holders), namespaces_text(&stat.namespaces)]
-        .into_iter()
-        .filter(|part| !part.is_empty())
-        .collect::<Vec<_>>()
-        .join("\n")
+    let tables = [
+        table.text(),
+        table_text(&stat.devices, DEVICES),
+        table_text(&stat.uids, UIDS),
+        table_text(&stat.holders, HOLDERS),
+        table_text(&stat.namespaces, NAMESPACES),
+    ];
+    tables.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
 }
 
 /// Returns the rows about faults of the daemon, and about the losses of its last restart.
@@ -228,108 +138,70 @@ fn health_rows(health: &Health) -> Vec<(&'static str, String)> {
     rows
 }
 
-fn devices_text(cards: &[Card<'_>]) -> String {
-    if cards.is_empty() {
-        return String::new();
+/// The header of a column, and the text of a row in it.
+type Column<T> = (&'static str, fn(&T) -> String);
+
+const DEVICES: &[Column<DeviceUse>] = &[
+    ("DEVICE", |it| it.offer.uuid.to_string()),
+    ("NAME", |it| it.offer.name.clone()),
+    ("ALLOCATOR", |it| it.offer.allocator.name().to_owned()),
+    (">BYTES", |it| of(it.bytes, it.bytes_max)),
+    (">IN USE", |it| it.bytes_in_use.to_string()),
+    (">SEGMENTS", |it| it.segments.to_string()),
+];
+
+const UIDS: &[Column<UidUse>] = &[
+    ("UID", |it| it.uid.to_string()),
+    (">BYTES", |it| of(it.bytes, it.bytes_max)),
+    (">KEPT BY LEASES", |it| it.bytes_kept_by_leases.to_string()),
+    (">RETURNED AND HELD", |it| it.bytes_returned_and_held.to_string()),
+    (">DEVICE BYTES", |it| it.device_bytes.to_string()),
+    (">SEGMENTS", |it| it.segments.to_string()),
+    (">DESCRIPTORS", |it| of(it.descriptors, it.descriptors_max)),
+    (">SESSIONS", |it| of(it.sessions, it.sessions_max)),
+    (">NAMES", |it| it.names.to_string()),
+    (">LEASES", |it| it.leases.to_string()),
+];
+
+/// Sessions with returned memory that a process still has mapped.
+const HOLDERS: &[Column<Holder>] = &[
+    ("HOLDER", |it| known(it, format!("client {}", it.client))),
+    (">PID", |it| known(it, it.pid.to_string())),
+    (">UID", |it| it.uid.to_string()),
+    ("SESSION", |it| known(it, if it.connected { "connected" } else { "ended" }.to_owned())),
+    (">PIECES", |it| it.pieces.to_string()),
+    (">BYTES", |it| it.bytes.to_string()),
+];
+
+const NAMESPACES: &[Column<NamespaceUse>] = &[
+    ("NAMESPACE", |it| it.name.clone()),
+    (">BYTES", |it| of(it.bytes, it.bytes_max)),
+    (">DEVICE BYTES", |it| it.device_bytes.to_string()),
+    (">SEGMENTS", |it| of(it.segments, it.segments_max)),
+    (">DESCRIPTORS", |it| it.descriptors.to_string()),
+    (">NAMES", |it| of(it.names, it.names_max)),
+    (">CLIENTS", |it| of(it.clients, it.clients_max)),
+];
+
+/// Returns a table. Returns an empty text if there are no rows.
+fn table_text<T>(rows: &[T], columns: &[Column<T>]) -> String {
+    let heads: Vec<&str> = columns.iter().map(|(head, _)| *head).collect();
+    let mut table = Table::new(&heads);
+    for row in rows {
+        table.row(columns.iter().map(|(_, text)| text(row)));
     }
-    let mut table = Table::new(&["DEVICE", "NAME", "ALLOCATOR", ">BYTES", ">IN USE", ">SEGMENTS"]);
-    for it in cards {
-        table.row([
-            it.uuid.clone(),
-            it.name.to_owned(),
-            it.allocator.to_owned(),
-            of(it.bytes, it.bytes_max),
-            it.bytes_in_use.to_string(),
-            it.segments.to_string(),
-        ]);
-    }
-    table.text()
+    if table.has_rows() { table.text() } else { String::new() }
 }
 
-/// Returns the text "USED of LIMIT".
+/// Returns the text "USED / LIMIT".
 fn of(used: impl Into<u64>, most: impl Into<u64>) -> String {
     let (used, most) = (used.into(), most.into());
     if most == u64::MAX { used.to_string() } else { format!("{used} / {most}") }
 }
 
-fn uids_text(uids: &[UidUse]) -> String {
-    let mut table = Table::new(&[
-        "UID",
-        ">BYTES",
-        ">KEPT BY LEASES",
-        ">RETURNED AND HELD",
-        ">DEVICE BYTES",
-        ">SEGMENTS",
-        ">DESCRIPTORS",
-        ">SESSIONS",
-        ">NAMES",
-        ">LEASES",
-    ]);
-    for it in uids {
-        table.row([
-            it.uid.to_string(),
-            of(it.bytes, it.bytes_max),
-            it.bytes_kept_by_leases.to_string(),
-            it.bytes_returned_and_held.to_string(),
-            it.device_bytes.to_string(),
-            it.segments.to_string(),
-            of(it.descriptors, it.descriptors_max),
-            of(it.sessions, it.sessions_max),
-            it.names.to_string(),
-            it.leases.to_string(),
-        ]);
-    }
-    table.text()
-}
-
-/// Returns a table of the sessions with returned memory that a process still has mapped. Returns an
-/// empty text if there are none.
-fn holders_text(holders: &[Holder]) -> String {
-    if holders.is_empty() {
-        return String::new();
-    }
-    let mut table = Table::new(&["HOLDER", ">PID", ">UID", "SESSION", ">PIECES", ">BYTES"]);
-    for it in holders {
-        let known = |text: String| if it.pid == 0 { "unknown".to_owned() } else { text };
-        let session = if it.connected { "connected" } else { "ended" };
-        table.row([
-            known(format!("client {}", it.client)),
-            known(it.pid.to_string()),
-            it.uid.to_string(),
-            known(session.to_owned()),
-            it.pieces.to_string(),
-            it.bytes.to_string(),
-        ]);
-    }
-    table.text()
-}
-
-fn namespaces_text(namespaces: &[NamespaceUse]) -> String {
-    let mut table =
-        Table::new(&["NAMESPACE", ">BYTES", ">DEVICE BYTES", ">SEGMENTS", ">DESCRIPTORS", ">NAMES", ">CLIENTS"]);
-    for it in namespaces {
-        table.row([
-            it.name.clone(),
-            of(it.bytes, it.bytes_max),
-            it.device_bytes.to_string(),
-            of(it.segments, it.segments_max),
-            it.descriptors.to_string(),
-            of(it.names, it.names_max),
-            of(it.clients, it.clients_max),
-        ]);
-    }
-    table.text()
-}
-
-fn uptime_text(up: Duration) -> String {
-    let seconds = up.as_secs();
-    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
-    match (days, hours, minutes) {
-        (0, 0, 0) => format!("{:.1} s", up.as_secs_f64()),
-        (0, 0, _) => format!("{minutes} min {} s", seconds % 60),
-        (0, ..) => format!("{hours} h {minutes} min"),
-        _ => format!("{days} d {hours} h"),
-    }
+/// Returns the text if the daemon knows the session.
+fn known(holder: &Holder, text: String) -> String {
+    if holder.pid == 0 { "unknown".to_owned() } else { text }
 }
 
 #[cfg(test)]
@@ -337,18 +209,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn uptimes() {
-        let text = |seconds| uptime_text(Duration::from_secs(seconds));
-        assert_eq!(text(5), "5.0 s");
-        assert_eq!(text(65), "1 min 5 s");
-        assert_eq!(text(3 * 3600 + 61), "3 h 1 min");
-        assert_eq!(text(90_000), "1 d 1 h");
-    }
-
-    #[test]
     fn the_figures_have_units() {
         let stat = Stat { pool_bytes_max: 1 << 30, version: "1.0".into(), ..Stat::default() };
-        let text = text(&stat, &Namespace::Joined("uid-1".into()), Some(1024));
+        let text = text(&stat, &Namespace::Joined("uid-1".into(), States { leased: 1024, ..States::default() }));
         assert!(text.contains("pool.bytes_max  1073741824 bytes (1.0 GiB)\n"), "{text}");
         assert!(text.contains("bytes_leased    1024 bytes (1.0 KiB), in this namespace\n"), "{text}");
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tensorlend_web::{Error, Later, Listen, Options, Server, Source, Token, check_access};
 
 use crate::failure::Failure;
-use crate::options::{Connection, Observe, seconds};
+use crate::options::{Connection, Observe, interval};
 use crate::output;
 
 /// Show the daemon over HTTP: Prometheus metrics, JSON, a dashboard.
@@ -87,14 +87,12 @@ fn joined(at: &Connection) -> Vec<Source> {
 
 /// Returns the namespaces that the user named, or all present namespaces. Waits until there is one.
 fn observed(at: &Connection) -> Result<Vec<Source>, Failure> {
-    let mut names = at.namespaces().to_vec();
+    let mut names = at.observed_namespaces()?;
     while names.is_empty() {
-        names.extend(at.inspect()?.namespaces()?.into_iter().map(|it| it.name));
-        if names.is_empty() {
-            // After a boot, the dashboard may start before the first client.
-            crate::output::note("the daemon has no namespace yet: waiting for its first client");
-            std::thread::sleep(Duration::from_secs(5));
-        }
+        // After a boot, the dashboard may start before the first client.
+        crate::output::note("the daemon has no namespace yet: waiting for its first client");
+        std::thread::sleep(Duration::from_secs(5));
+        names = at.observed_namespaces()?;
     }
     Ok(names.iter().map(String::as_str).map(observe(at)).collect())
 }
@@ -106,13 +104,6 @@ fn observe(at: &Connection) -> impl Fn(&str) -> Source + Send + use<> {
         let builder = builder.clone();
         Source::Observe { connect: Arc::new(move || builder.clone().inspect()), namespace: namespace.into() }
     }
-}
-
-/// Parses an interval from 0.1 s to one hour.
-fn interval(text: &str) -> Result<Duration, String> {
-    let interval = seconds(text)?;
-    let sensible = Duration::from_millis(100)..=Duration::from_hours(1);
-    if sensible.contains(&interval) { Ok(interval) } else { Err("give seconds from 0.1 to 3600".into()) }
 }
 
 fn failure(error: Error) -> Failure {

@@ -6,7 +6,7 @@ use ratatui::widgets::TableState;
 use super::facts::Facts;
 use super::process::Process;
 use super::rows::rows;
-use super::table::{Cell, Row, Sort, Subject, Tab, matches};
+use super::table::{Row, Sort, Subject, Tab, matches};
 
 /// All state that determines a frame.
 pub struct App {
@@ -45,8 +45,7 @@ pub enum Mode {
 /// The action that the user must confirm.
 #[derive(Debug)]
 pub enum Question {
-    DeleteName(String),
-    DeleteStream(String),
+    Delete(Order),
     End(Process),
 }
 
@@ -58,11 +57,11 @@ pub enum Then {
     Do(Order),
 }
 
-/// A request to the daemon.
+/// A request to the daemon: delete the name or the stream.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Order {
-    DeleteName(String),
-    DeleteStream(String),
+pub struct Order {
+    pub is_stream: bool,
+    pub name: String,
 }
 
 impl App {
@@ -109,16 +108,21 @@ impl App {
         self.arrange();
     }
 
-    /// Returns the rows of the view as JSON, with the names of the columns. Numbers have no units
-    /// in JSON, and are in bytes or seconds.
+    /// Returns the rows of the view as JSON, with the names of the columns. See [`super::table::Cell`]
+    /// for the units of numbers.
     pub fn json(&self) -> serde_json::Value {
         let keys: Vec<String> = self.tab.columns().iter().map(|column| column.head.to_lowercase()).collect();
         let row = |row: &Row| -> serde_json::Map<String, serde_json::Value> {
-            keys.iter().cloned().zip(row.cells.iter().map(Cell::json)).collect()
+            keys.iter().cloned().zip(row.cells.iter().map(|cell| cell.json.clone())).collect()
         };
+        let (sampled, states) = (&self.facts.sampled, &self.facts.sampled.states);
         let rows: Vec<_> = self.rows.iter().take(super::ROWS_MAX).map(row).collect();
         serde_json::json!({
-            "namespace": self.facts.seen.namespace,
+            "namespace": sampled.seen.namespace,
+            "bytes": {
+                "lent": sampled.seen.bytes_lent, "live": states.live, "leased": states.leased,
+                "retired": states.retired, "free": states.free,
+            },
             "view": self.tab.title().to_lowercase(),
             "rows": rows,
             "refusals": self.facts.stat.as_ref().map(|stat| stat.refusals),
@@ -246,13 +250,12 @@ impl App {
     /// Asks the user to confirm the end of the selected object.
     fn ask(&mut self) {
         let Some(subject) = self.row().map(|row| row.subject.clone()) else { return };
+        let seen = &self.facts.sampled.seen;
         let question = match subject {
-            Subject::Name(name) => Ok(Question::DeleteName(name)),
-            Subject::Stream(name) => Ok(Question::DeleteStream(name)),
-            Subject::Client(id) => match self.facts.client(id.catalogue) {
-                Some(client) if client.epoch == id.epoch => {
-                    Process::of(client, self.facts.seen.at_ns).map(Question::End)
-                }
+            Subject::Name(name) => Ok(Question::Delete(Order { is_stream: false, name })),
+            Subject::Stream(name) => Ok(Question::Delete(Order { is_stream: true, name })),
+            Subject::Client(id) => match seen.client(id.catalogue) {
+                Some(client) if client.epoch == id.epoch => Process::of(client, seen.at_ns).map(Question::End),
                 _ => Err("that client is gone".to_owned()),
             },
             Subject::Segment(_) => {
@@ -275,8 +278,7 @@ impl App {
             return Then::Nothing;
         }
         match question {
-            Question::DeleteName(name) => Then::Do(Order::DeleteName(name)),
-            Question::DeleteStream(name) => Then::Do(Order::DeleteStream(name)),
+            Question::Delete(order) => Then::Do(order),
             Question::End(process) => {
                 self.said = match process.end() {
                     Ok(()) => format!("process {} was asked to end (SIGTERM)", process.pid),

@@ -8,11 +8,10 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph, Row as TableRow, StatefulWidget, Table, Widget, Wrap};
 
-use super::app::{App, Mode, Question};
-use super::map;
-use super::rows::{age_text, spark};
-use super::table::{Column, Row, Subject, Tab, Width};
-use crate::output::{bytes_text, count, printable, refused_text};
+use super::app::{App, Mode, Order, Question};
+use super::rows::spark;
+use super::table::{Cell, Column, Row, Subject, Tab, Width};
+use crate::output::{age_text, bytes_text, count, printable, refused_text};
 
 /// Number of lines above and below the table's rows.
 pub const LINES_AROUND: u16 = 7;
@@ -20,17 +19,20 @@ pub const LINES_AROUND: u16 = 7;
 const KEYS: &str = " q quit  Tab view  s sort  r turn  / filter  p pause  Enter all  x end  ? help";
 
 const HELP: &str = "\
- Tab, 1-6     the next view, or that one
- arrows, j k  another row; PgUp PgDn Home End
+ Tab, 1-6     select the next view, or that one
+ arrows, j k  select another row; PgUp PgDn Home End
  s, S         order by the next column, or the one before
- r            the other way round
- / words      only rows that contain the words; Esc: all
- p, space     stand still, and go on
- Enter        all about the row
+ r            reverse the order
+ / words      show only rows that contain the words; Esc: all
+ p, space     pause, or continue
+ Enter        show all columns and details of the row
  x, Del       after y: delete the name or stream; on a client
               or lease, ask its process to end (SIGTERM)
  q, Ctrl-C    end this program
  In maps: ";
+
+/// The characters of a map and their meanings: free memory, and each [`SlotState`] in its order.
+const LEGEND: [(char, &str); 4] = [('·', "free"), ('░', "live"), ('█', "leased"), ('▓', "retired")];
 
 /// Draws a frame: the header, the tabs, the table, the footer, and a window if one is open.
 pub fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
@@ -44,7 +46,7 @@ pub fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     match &app.mode {
         Mode::Table | Mode::Filter => {}
         Mode::Help => {
-            let legend: Vec<String> = map::LEGEND.iter().map(|(c, what)| format!("{c} {what}")).collect();
+            let legend: Vec<String> = LEGEND.iter().map(|(c, what)| format!("{c} {what}")).collect();
             draw_window(" Keys ", format!("{HELP}{}", legend.join(", ")), area, buffer);
         }
         Mode::Details => draw_details(app, area, buffer),
@@ -58,7 +60,7 @@ fn styled(app: &App, color: Color, modifier: Modifier) -> Style {
 }
 
 fn draw_head(app: &App, area: Rect, buffer: &mut Buffer) {
-    let seen = &app.facts.seen;
+    let seen = &app.facts.sampled.seen;
     let state = if app.is_paused { " PAUSED" } else { "" };
     let namespace = format!(" {}", printable(&seen.namespace));
     let width = usize::from(area.width);
@@ -81,18 +83,15 @@ fn draw_head(app: &App, area: Rect, buffer: &mut Buffer) {
         Span::raw(daemon),
         Span::styled(state, Style::new().add_modifier(Modifier::REVERSED)),
     ]);
-    let states = &app.facts.states;
-    let used = states.live + states.leased + states.retired;
-    let third = fitting(
-        width,
-        [
-            format!(" here {}", bytes_text(seen.bytes_lent)),
-            format!(": {} live", bytes_text(states.live)),
-            format!(", {} leased", bytes_text(states.leased)),
-            format!(", {} retired", bytes_text(states.retired)),
-            format!(", {} free", bytes_text(seen.bytes_lent.saturating_sub(used))),
-        ],
-    );
+    let states = &app.facts.sampled.states;
+    let free = states.free.map(|free| format!(", {} free", bytes_text(free)));
+    let parts = [
+        format!(" lent {}", bytes_text(seen.bytes_lent)),
+        format!(": {} live", bytes_text(states.live)),
+        format!(", {} leased", bytes_text(states.leased)),
+        format!(" ({} retired)", bytes_text(states.retired)),
+    ];
+    let third = fitting(width, parts.into_iter().chain(free));
     let mut fourth = fitting(width, counts(app));
     if let Some(error) = &app.facts.error {
         fourth = format!(" {}", printable(error));
@@ -103,12 +102,11 @@ fn draw_head(app: &App, area: Rect, buffer: &mut Buffer) {
 
 /// Returns the numbers of names and of their users, with the reasons why they may be too small.
 fn counts(app: &App) -> Vec<String> {
-    let seen = &app.facts.seen;
-    let leases: u64 = seen.leases.iter().map(|lease| lease.count).sum();
+    let seen = &app.facts.sampled.seen;
     let mut counts = vec![
         format!(" {}", count(seen.names_live, "name")),
         format!(", {}", count(seen.clients.len() as u64, "client")),
-        format!(", {}", count(leases, "lease")),
+        format!(", {}", count(seen.lease_count(), "lease")),
         format!(", {}", count(seen.streams.len() as u64, "stream")),
         format!(", {}", count(seen.segments.len() as u64, "segment")),
     ];
@@ -257,11 +255,11 @@ fn table_row<'a>(app: &App, row: &'a Row, shown: &[(usize, Constraint)], map_wid
 }
 
 fn map_text(app: &App, segment: usize, width: usize) -> String {
-    let Some(segment) = app.facts.seen.segments.get(segment) else { return String::new() };
+    let Some(segment) = app.facts.sampled.seen.segments.get(segment) else { return String::new() };
     if !segment.is_mapped {
-        return "not looked into".to_owned();
+        return "slots unknown".to_owned();
     }
-    map::parts(segment, width).into_iter().map(map::character).collect()
+    segment.map(width).into_iter().map(|state| LEGEND[state.map_or(0, |state| state as usize + 1)].0).collect()
 }
 
 fn aligned(text: String, is_right: bool) -> Line<'static> {
@@ -282,7 +280,7 @@ fn draw_foot(app: &App, area: Rect, buffer: &mut Buffer) {
 fn draw_details(app: &App, area: Rect, buffer: &mut Buffer) {
     let Some(row) = app.row() else { return };
     let columns = app.tab.columns().iter().map(|column| column.head.to_lowercase());
-    let cells = columns.zip(row.cells.iter().map(|cell| cell.text.clone()));
+    let cells = columns.zip(row.cells.iter().map(Cell::details));
     let more = row.more.iter().map(|(what, text)| ((*what).to_owned(), text.clone()));
     let mut text: Vec<String> = cells
         .chain(more)
@@ -299,17 +297,13 @@ fn draw_details(app: &App, area: Rect, buffer: &mut Buffer) {
 
 fn question_text(question: &Question) -> String {
     match question {
-        Question::DeleteName(name) => {
-            format!(
-                " Delete the name \"{}\"?\n Readers keep it until they drop their leases.\n\n y/N ",
-                printable(name)
-            )
-        }
-        Question::DeleteStream(name) => {
-            format!(
-                " Delete the stream \"{}\"?\n Its producer and its subscribers get an error.\n\n y/N ",
-                printable(name)
-            )
+        Question::Delete(Order { is_stream, name }) => {
+            let (what, effect) = if *is_stream {
+                ("stream", "Its producer and its subscribers get an error.")
+            } else {
+                ("name", "Readers keep it until they drop their leases.")
+            };
+            format!(" Delete the {what} \"{}\"?\n {effect}\n\n y/N ", printable(name))
         }
         Question::End(process) => format!(
             " Ask process {} of user {} to end (SIGTERM)?\n {}\n Its published values stay, and its leases end.\n\n y/N ",

@@ -3,25 +3,20 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use tensorlend::observe::{self, ClientNo, ClientSeen, Observation, Sampled, States};
+use tensorlend::observe::{self, Observation, Sampled};
 use tensorlend::{Client, ClientBuilder, Error, Stat};
 
 use crate::member::MemberId;
 
-/// Number of samples in a history.
-const POINTS: usize = 240;
+/// Number of samples in a history: as many as a row of the table shows.
+pub const POINTS: usize = 60;
 
 /// A sample, and the values derived from it.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
-    pub seen: Observation,
+    pub sampled: Sampled,
     /// The daemon's metrics; `None` if the daemon does not respond.
     pub stat: Option<Stat>,
-    pub states: States,
-    /// Messages per second, by stream id.
-    pub rates: HashMap<u64, f64>,
-    /// Number of messages that subscribers missed, by stream id.
-    pub lost: HashMap<u64, u64>,
     /// Memory in use by each consumer of memory.
     pub uses: Vec<Use>,
     /// The error of the last failed observation.
@@ -41,78 +36,60 @@ pub struct Use {
     pub history: Vec<u64>,
 }
 
-impl Facts {
-    /// Returns the client with the member number `catalogue`.
-    pub fn client(&self, catalogue: ClientNo) -> Option<&ClientSeen> {
-        let at = self.seen.clients.binary_search_by_key(&catalogue, |client| client.catalogue).ok()?;
-        self.seen.clients.get(at)
+impl Use {
+    /// Returns the consumer's identity. It does not contain a client's command, which may change.
+    pub fn id(&self) -> String {
+        match self.client {
+            Some(client) => format!("{} {} {}", self.kind, client.catalogue, client.epoch),
+            None => format!("{} {}", self.kind, self.who),
+        }
     }
 }
 
 /// Returns all consumers of memory, the pool first.
 fn uses(seen: &Observation, stat: Option<&Stat>) -> Vec<Use> {
-    let most = |bytes: u64| Some(bytes).filter(|&bytes| bytes != u64::MAX);
     let mut all = Vec::new();
+    let mut add = |kind, who, bytes, most, client| {
+        let most = Some(most).filter(|&most| most != u64::MAX);
+        all.push(Use { kind, who, bytes, most, client, history: Vec::new() });
+    };
     if let Some(stat) = stat {
-        let pool = (stat.pool_bytes, most(stat.pool_bytes_max));
-        all.push(Use { kind: "pool", who: "host memory".into(), bytes: pool.0, most: pool.1, ..Use::default() });
-        for device in &stat.devices {
-            let who = format!("{} {}", device.offer.name, device.offer.uuid);
-            all.push(Use { kind: "device", who, bytes: device.bytes, most: most(device.bytes_max), ..Use::default() });
+        add("pool", "host memory".into(), stat.pool_bytes, stat.pool_bytes_max, None);
+        for it in &stat.devices {
+            add("device", format!("{} {}", it.offer.name, it.offer.uuid), it.bytes, it.bytes_max, None);
         }
     }
-    let namespaces = stat.map_or(&[][..], |stat| &stat.namespaces);
-    let is_shown = seen.namespace.is_empty() || namespaces.iter().any(|one| one.name == seen.namespace);
-    if !is_shown {
-        let (bytes, most) = (seen.bytes_lent, most(seen.bytes_max));
-        all.push(Use { kind: "namespace", who: seen.namespace.clone(), bytes, most, ..Use::default() });
+    let (namespaces, uids) = stat.map_or((&[][..], &[][..]), |stat| (&stat.namespaces, &stat.uids));
+    if !seen.namespace.is_empty() && namespaces.iter().all(|it| it.name != seen.namespace) {
+        add("namespace", seen.namespace.clone(), seen.bytes_lent, seen.bytes_max, None);
     }
-    for one in namespaces {
-        let (bytes, most) = (one.bytes, most(one.bytes_max));
-        all.push(Use { kind: "namespace", who: one.name.clone(), bytes, most, ..Use::default() });
+    for it in namespaces {
+        add("namespace", it.name.clone(), it.bytes, it.bytes_max, None);
     }
-    for one in stat.map_or(&[][..], |stat| &stat.uids) {
-        let (bytes, most) = (one.bytes, most(one.bytes_max));
-        all.push(Use { kind: "user", who: one.uid.to_string(), bytes, most, ..Use::default() });
+    for it in uids {
+        add("user", it.uid.to_string(), it.bytes, it.bytes_max, None);
     }
-    for client in seen.clients.iter().filter(|client| client.bytes > 0) {
-        let who = format!("{} {}", client.pid, client.command.as_ref().unwrap_or(&client.label));
-        let id = Some(MemberId::of(client));
-        all.push(Use { kind: "client", who, bytes: client.bytes, client: id, ..Use::default() });
+    for it in seen.clients.iter().filter(|client| client.bytes > 0) {
+        let who = format!("{} {}", it.pid, it.command.as_ref().unwrap_or(&it.label));
+        add("client", who, it.bytes, u64::MAX, Some(MemberId::of(it)));
     }
     all
 }
 
-/// The bytes of each consumer of memory in the latest samples.
+/// The bytes of each consumer of memory in the latest samples, by its identity.
 #[derive(Default)]
-struct History(HashMap<Who, VecDeque<u64>>);
-
-/// A consumer of memory in the histories.
-#[derive(PartialEq, Eq, Hash)]
-struct Who {
-    kind: &'static str,
-    /// The user's name. Empty for clients, which `client` identifies because their command may
-    /// change.
-    name: String,
-    client: Option<MemberId>,
-}
+struct History(VecDeque<HashMap<String, u64>>);
 
 impl History {
-    /// Adds the latest sample and fills in the histories. Removes users that have disappeared.
+    /// Adds the latest sample and fills in the histories. A history begins when its consumer appears.
     fn take_in(&mut self, uses: &mut [Use]) {
-        let mut kept = HashMap::with_capacity(uses.len());
-        for one in uses {
-            let name = if one.client.is_some() { String::new() } else { one.who.clone() };
-            let who = Who { kind: one.kind, name, client: one.client };
-            let mut points = self.0.remove(&who).unwrap_or_default();
-            if points.len() == POINTS {
-                points.pop_front();
-            }
-            points.push_back(one.bytes);
-            one.history = points.iter().copied().collect();
-            kept.insert(who, points);
+        self.0.truncate(POINTS - 1);
+        self.0.push_front(uses.iter().map(|it| (it.id(), it.bytes)).collect());
+        for it in uses {
+            let id = it.id();
+            it.history = self.0.iter().map_while(|sample| sample.get(&id).copied()).collect();
+            it.history.reverse();
         }
-        self.0 = kept;
     }
 }
 
@@ -175,11 +152,11 @@ impl Sampler {
         let sampled = samples.sample(stat.is_some());
         samples.reconnect();
         match sampled {
-            Ok(Sampled { seen, states, rates, lost }) => {
-                let mut uses = uses(&seen, stat.as_ref());
+            Ok(sampled) => {
+                let mut uses = uses(&sampled.seen, stat.as_ref());
                 self.history.take_in(&mut uses);
                 let error = stat.is_none().then(|| "the daemon does not respond".to_owned());
-                self.last = Facts { seen, stat, states, rates, lost, uses, error };
+                self.last = Facts { sampled, stat, uses, error };
             }
             Err(error) => self.last.error = Some(error.to_string()),
         }
@@ -190,6 +167,7 @@ impl Sampler {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tensorlend::observe::{ClientNo, ClientSeen};
     use tensorlend::{NamespaceUse, UidUse};
 
     #[test]

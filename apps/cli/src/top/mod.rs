@@ -3,7 +3,6 @@
 mod app;
 mod draw;
 mod facts;
-mod map;
 mod process;
 mod rows;
 mod screen;
@@ -18,7 +17,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
 use crate::failure::Failure;
-use crate::options::{Connection, Json, Observe, seconds};
+use crate::options::{Connection, Json, Observe, interval};
 use crate::output::{self, printable};
 use app::App;
 use facts::Sampler;
@@ -68,23 +67,13 @@ pub struct TopArgs {
 
 /// Observes the namespace that the user named, or the daemon's only namespace.
 fn observed(at: &Connection) -> Result<Sampler, Failure> {
-    let namespace = match at.namespaces() {
-        [] => {
-            let all = at.inspect()?.namespaces()?;
-            match &all[..] {
-                [one] => one.name.clone(),
-                [] => {
-                    return Err(Failure::NotFound("the daemon has no namespace yet: no client has joined one".into()));
-                }
-                several => {
-                    let names: Vec<&str> = several.iter().map(|it| it.name.as_str()).collect();
-                    let names = printable(&names.join(", "));
-                    return Err(Failure::Usage(format!("--observe shows one namespace: --namespace one of {names}")));
-                }
-            }
-        }
+    let namespace = match &at.observed_namespaces()?[..] {
         [one] => one.clone(),
-        _ => return Err(Failure::Usage("top shows one namespace: --namespace was given more than once".into())),
+        [] => return Err(Failure::NotFound("the daemon has no namespace yet: no client has joined one".into())),
+        several => {
+            let names = printable(&several.join(", "));
+            return Err(Failure::Usage(format!("--observe shows one namespace: --namespace one of {names}")));
+        }
     };
     Ok(Sampler::inspecting(at.client("top", None), &namespace)?)
 }
@@ -102,7 +91,7 @@ impl TopArgs {
             return screen::show(app, sampler, self.interval);
         }
         let mut facts = sampler.sample();
-        if !facts.seen.streams.is_empty() || facts.seen.incomplete {
+        if !facts.sampled.seen.streams.is_empty() || facts.sampled.seen.incomplete {
             std::thread::sleep(self.interval);
             facts = sampler.sample();
         }
@@ -135,11 +124,4 @@ fn frame(mut app: App) -> String {
     let (head, rest) = lines.split_at(4);
     let shown: Vec<&str> = head.iter().chain(&rest[1..rest.len() - 1]).copied().collect();
     shown.join("\n") + "\n"
-}
-
-/// Parses an interval from 0.1 s to one hour.
-fn interval(text: &str) -> Result<Duration, String> {
-    let interval = seconds(text)?;
-    let sensible = Duration::from_millis(100)..=Duration::from_hours(1);
-    if sensible.contains(&interval) { Ok(interval) } else { Err("give seconds from 0.1 to 3600".into()) }
 }

@@ -4,10 +4,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use tensorlend::observe::{ClientSeen, ClientState};
-
-/// Maximum error in nanoseconds of a start time in /proc, whose unit is a hundredth of a second.
-const TICK_NS: u64 = 10_000_000;
+use tensorlend::observe::{ClientSeen, ClientState, is_process};
 
 /// A client's process, whose identity was verified. A pidfd refers to the process, because the
 /// kernel may reuse a pid.
@@ -37,11 +34,8 @@ impl Process {
             Errno::SRCH => format!("there is no process {pid} here: it has ended, or is in another pid namespace"),
             other => format!("process {pid}: {other}"),
         })?;
-        let read = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
         let since_ns = at_ns.saturating_sub(u64::try_from(client.age.as_nanos()).unwrap_or(u64::MAX));
-        let is_it = has_uid(&read("status"), client.uid)
-            && started_ns(&read("stat")).is_some_and(|started| started <= since_ns.saturating_add(TICK_NS));
-        if !is_it {
+        if !is_process(pid, client.uid, since_ns) {
             return Err(format!(
                 "process {pid} is now another process, or the number belongs to another pid namespace: no signal was sent"
             ));
@@ -59,21 +53,6 @@ impl Process {
             other => format!("process {pid}: {other}"),
         })
     }
-}
-
-/// Returns true if one of a process's four uids is `uid`: real, effective, saved or file system.
-fn has_uid(status: &str, uid: u32) -> bool {
-    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
-    line.is_some_and(|line| line.split_ascii_whitespace().any(|word| word.parse() == Ok(uid)))
-}
-
-/// Returns a process's start time in nanoseconds of `CLOCK_BOOTTIME`. The start time is the 22nd
-/// field of its stat file, in hundredths of a second. The second field is the process's name in
-/// brackets, which may contain any characters.
-fn started_ns(stat: &str) -> Option<u64> {
-    let after_name = &stat[stat.rfind(')')? + 1..];
-    let ticks: u64 = after_name.split_ascii_whitespace().nth(19)?.parse().ok()?;
-    Some(ticks.saturating_mul(TICK_NS))
 }
 
 #[cfg(test)]

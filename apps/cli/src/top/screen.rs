@@ -105,13 +105,11 @@ fn carry_out(sampler: &Sampler, order: &Order) -> String {
     let Some(client) = sampler.client() else {
         return "an observer cannot change anything: join the namespace".to_owned();
     };
-    let (what, done) = match order {
-        Order::DeleteName(name) => (format!("name \"{name}\""), client.delete(name)),
-        Order::DeleteStream(name) => (format!("stream \"{name}\""), client.delete_stream(name)),
-    };
+    let Order { is_stream, name } = order;
+    let (what, done) = if *is_stream { ("stream", client.delete_stream(name)) } else { ("name", client.delete(name)) };
     match done {
-        Ok(true) => format!("deleted the {what}"),
-        Ok(false) => format!("there is no {what} any more"),
+        Ok(true) => format!("deleted the {what} \"{name}\""),
+        Ok(false) => format!("there is no {what} \"{name}\" any more"),
         Err(error) => error.to_string(),
     }
 }

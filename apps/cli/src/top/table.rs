@@ -1,9 +1,13 @@
 //! Rows and columns of the tabs, and their order.
 
 use std::cmp::Ordering;
+use std::time::Duration;
+
+use serde_json::Value;
+use tensorlend::observe::{ClientSeen, natural};
 
 use crate::member::MemberId;
-use crate::output::{bytes_text, printable};
+use crate::output::{age_text, bytes_text, pid_text, printable};
 
 /// A tab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -30,15 +34,8 @@ impl Tab {
         self as usize
     }
 
-    pub fn title(self) -> &'static str {
-        match self {
-            Self::Use => "Use",
-            Self::Names => "Names",
-            Self::Leases => "Leases",
-            Self::Streams => "Streams",
-            Self::Clients => "Clients",
-            Self::Segments => "Segments",
-        }
+    pub fn title(self) -> String {
+        format!("{self:?}")
     }
 
     /// Returns the tab's columns. Columns with a share divide the remaining width.
@@ -63,7 +60,7 @@ impl Tab {
             right("LAG", 5),
             right("LOST", 6),
             right("SUB", 3),
-            left("POLICY", 6),
+            left("POLICY", 11),
             right("PRODUCER", 8),
         ];
         const CLIENTS: &[Column] = &[
@@ -73,7 +70,7 @@ impl Tab {
             right("AGE", 8),
             right("BYTES", 10),
             right("LEASES", 6),
-            right("READS", 10),
+            right("LEASED", 10),
             wide("LABEL", 1),
             wide("COMMAND", 2),
         ];
@@ -157,43 +154,58 @@ pub enum Subject {
     Other,
 }
 
-/// A cell of the table.
+/// A cell of the table: its text, and its value in JSON. A number in JSON has no unit, and is in bytes, seconds, messages
+/// per second or percent.
 #[derive(Clone, Debug)]
 pub struct Cell {
     pub text: String,
-    number: Option<u64>,
+    pub json: Value,
 }
 
 impl Cell {
+    /// Returns a cell that shows `text`. Its value is null if it is unknown.
+    pub fn new(json: impl Into<Value>, text: impl Into<String>) -> Self {
+        Self { text: text.into(), json: json.into() }
+    }
+
     /// Returns a cell with untrusted text, with control characters escaped.
     pub fn text(text: impl AsRef<str>) -> Self {
-        Self { text: printable(text.as_ref()), number: None }
+        Self::new(text.as_ref(), printable(text.as_ref()))
     }
 
-    /// Returns a cell that sorts by `number` and shows `text`.
-    pub fn number(number: u64, text: String) -> Self {
-        Self { text, number: Some(number) }
-    }
-
-    pub fn count(number: impl Into<u64>) -> Self {
+    /// Returns a cell with a number. If it is unknown, the cell shows `-`.
+    pub fn count(number: impl Into<Option<u64>>) -> Self {
         let number = number.into();
-        Self::number(number, number.to_string())
+        Self::new(number, number.map_or_else(|| "-".to_owned(), |it| it.to_string()))
     }
 
-    /// Returns the number if the cell has one, and otherwise the text.
-    pub fn json(&self) -> serde_json::Value {
-        match self.number {
-            Some(number) if self.text.starts_with(|c: char| c.is_ascii_digit()) => number.into(),
-            _ => self.text.clone().into(),
-        }
+    /// Returns the text, with the exact number if the text is rounded to a unit of bytes.
+    pub fn details(&self) -> String {
+        let is_rounded = self.json.is_u64() && self.text.ends_with("iB");
+        let exact = is_rounded.then(|| format!(" ({} bytes)", self.json));
+        self.text.clone() + &exact.unwrap_or_default()
     }
 
     pub fn bytes(bytes: u64) -> Self {
-        Self::number(bytes, bytes_text(bytes))
+        Self::new(bytes, bytes_text(bytes))
     }
 
+    pub fn age(age: Duration) -> Self {
+        Self::new(age.as_secs_f64(), age_text(age))
+    }
+
+    /// Returns a cell with the process of a client.
+    pub fn pid(client: Option<&ClientSeen>) -> Self {
+        let pid = client.map_or(0, |client| client.pid);
+        Self::new(Some(pid).filter(|&pid| pid != 0), pid_text(pid))
+    }
+
+    /// Compares numbers as numbers, and names in their natural order. Unknown values come first.
     fn compare(&self, other: &Self) -> Ordering {
-        self.number.cmp(&other.number).then_with(|| self.text.cmp(&other.text))
+        match (self.json.as_f64(), other.json.as_f64()) {
+            (Some(a), Some(b)) => a.total_cmp(&b),
+            (a, b) => a.is_some().cmp(&b.is_some()).then_with(|| natural(&self.text, &other.text)),
+        }
     }
 }
 
@@ -220,7 +232,7 @@ impl Sort {
         rows.sort_by(|a, b| {
             let order = a.cells[column].compare(&b.cells[column]);
             let order = if self.is_descending { order.reverse() } else { order };
-            order.then_with(|| a.id.cmp(&b.id))
+            order.then_with(|| natural(&a.id, &b.id))
         });
     }
 }

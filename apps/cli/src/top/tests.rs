@@ -8,8 +8,8 @@ use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::style::Color;
 use tensorlend::observe::{
-    ClientSeen, LeaseSeen, Observation, Origin, SegmentSeen, SlotSeen, SlotState, States, StreamSeen, SubscriberSeen,
-    ValueSeen,
+    ClientSeen, LeaseSeen, Observation, Origin, Sampled, SegmentSeen, SlotSeen, SlotState, States, StreamSeen,
+    SubscriberSeen, ValueSeen,
 };
 use tensorlend::{DType, Policy, Stat};
 
@@ -113,10 +113,7 @@ fn facts() -> Facts {
     Facts {
         stat: Some(Stat { pool_bytes: 64 * MB, ..stat }),
         uses: vec![Use { kind: "namespace", who: "lab".into(), bytes: 64 * MB, history, ..Use::default() }],
-        rates: [(9, 29.97)].into(),
-        lost: [(9, 7)].into(),
-        states: States::of(&seen),
-        seen,
+        sampled: Sampled { states: States::of(&seen), seen, rates: [(9, 29.97)].into(), lost: [(9, 7)].into() },
         ..Facts::default()
     }
 }
@@ -163,7 +160,7 @@ fn the_head_tells_of_the_whole() {
     assert!(frame.contains(" pool ██████████·········· 64.0 MiB of 128.0 MiB  ▁▅█\n"), "{frame}");
     assert!(frame.contains(" 3 names, 2 clients, 2 leases, 1 stream, 1 segment\n"), "{frame}");
     assert!(
-        frame.contains(" here 64.0 MiB: 16.0 MiB live, 16.0 MiB leased, 16.0 MiB retired, 16.0 MiB free\n"),
+        frame.contains(" lent 64.0 MiB: 16.0 MiB live, 32.0 MiB leased (16.0 MiB retired), 16.0 MiB free\n"),
         "{frame}"
     );
     assert!(frame.ends_with("? help\n"), "{frame}");
@@ -175,7 +172,7 @@ fn each_view_shows_its_facts() {
     for (tab, words) in [
         (Tab::Use, &["lab", "namespace", "64.0 MiB", "▁▅█"][..]),
         (Tab::Names, &["camera/front", "f32", "2.0 MiB", "100 producer"]),
-        (Tab::Leases, &["> 60 min", "replaced, slot 2 of 100", "200 reader", "camera/front"]),
+        (Tab::Leases, &["> 60 min", "old value of 100 produc", "200 reader", "camera/front"]),
         (Tab::Streams, &["frames", "1234", "30.0/s", "3/64", "block"]),
         (Tab::Clients, &["100", "1000", "alive", "5 min", "python reader"]),
         (Tab::Segments, &["host", "75 %", "░░░░░░░░██████████▓▓▓▓▓▓▓"]),
@@ -229,9 +226,9 @@ fn a_name_is_deleted_after_a_yes_and_not_before() {
         assert_eq!(press(&mut app, no), Then::Nothing);
         assert!(matches!(app.mode, Mode::Table) && app.said == "nothing was done");
     }
-    assert_eq!(press(&mut app, "xy"), Then::Do(Order::DeleteName("camera/front".into())));
+    assert_eq!(press(&mut app, "xy"), Then::Do(Order { is_stream: false, name: "camera/front".into() }));
     press(&mut app, "4");
-    assert_eq!(press(&mut app, "xy"), Then::Do(Order::DeleteStream("frames".into())));
+    assert_eq!(press(&mut app, "xy"), Then::Do(Order { is_stream: true, name: "frames".into() }));
     press(&mut app, "6x");
     assert!(app.said.contains("segment") && matches!(app.mode, Mode::Table));
     // The sample's process does not exist.
@@ -247,11 +244,11 @@ fn the_chosen_row_stays_chosen() {
     assert_eq!(app.row().unwrap().cells[0].text, "evil\\u{1b}[2J\\u{202e}cod");
     press(&mut app, "j");
     let mut more = facts();
-    more.seen.values.insert(0, value("another", 7, 1, 0));
+    more.sampled.seen.values.insert(0, value("another", 7, 1, 0));
     app.take(more);
     assert_eq!(app.row().unwrap().cells[0].text, "weights");
     let mut fewer = facts();
-    fewer.seen.values.clear();
+    fewer.sampled.seen.values.clear();
     app.take(fewer);
     assert!(app.row().is_none());
     assert_eq!(press(&mut app, "xy"), Then::Nothing);
@@ -262,7 +259,7 @@ fn a_pause_keeps_the_picture_and_nothing_is_missed() {
     let mut app = app(Tab::Names);
     press(&mut app, "p");
     let mut later = facts();
-    later.seen.values.push(value("later", 9, 1, 0));
+    later.sampled.seen.values.push(value("later", 9, 1, 0));
     app.take(later);
     let paused = frame(&mut app);
     assert!(paused.contains("PAUSED") && !paused.contains("later"), "{paused}");
@@ -284,6 +281,17 @@ fn help_and_the_end() {
     assert_eq!(app.key(interrupt), Then::Quit);
 }
 
+#[test]
+fn numbers_in_json_have_one_unit() {
+    let row = |tab, at: usize| app(tab).json()["rows"][at].clone();
+    assert_eq!(row(Tab::Streams, 0)["rate"], 29.97, "messages per second");
+    assert_eq!((&row(Tab::Leases, 0)["age"], &row(Tab::Leases, 0)["bytes"]), (&3600.0.into(), &(4 * MB).into()));
+    assert_eq!(row(Tab::Clients, 0)["age"], 300.0, "seconds, as for leases");
+    assert_eq!(row(Tab::Segments, 0)["in use"], 75);
+    assert_eq!(row(Tab::Names, 1)["name"], "evil\u{1b}[2J\u{202e}cod");
+    assert_eq!(app(Tab::Use).json()["bytes"]["leased"], 32 * MB);
+}
+
 /// Drawing must not panic for any size.
 #[test]
 fn any_size_can_be_drawn() {
@@ -303,7 +311,7 @@ fn any_size_can_be_drawn() {
 fn many_rows_are_scrolled_through() {
     let mut app = app(Tab::Names);
     let mut many = facts();
-    many.seen.values = (0..1000).map(|n| value(&format!("n{n:04}"), n, 1, 0)).collect();
+    many.sampled.seen.values = (0..1000).map(|n| value(&format!("n{n:04}"), n, 1, 0)).collect();
     app.take(many);
     frame(&mut app);
     press(&mut app, "G");
@@ -340,7 +348,7 @@ fn numbers(text: &str) -> std::collections::BTreeSet<String> {
 fn a_narrow_terminal_cuts_no_number() {
     let frame = |tab, columns: u16| {
         let mut app = app(tab);
-        app.facts.seen.streams[0].sent = Some(12_345_678_901);
+        app.facts.sampled.seen.streams[0].sent = Some(12_345_678_901);
         app.take(app.facts.clone());
         let area = ratatui::layout::Rect::new(0, 0, columns, 24);
         let mut buffer = ratatui::buffer::Buffer::empty(area);

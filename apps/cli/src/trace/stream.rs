@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use tensorlend::Client;
 use tensorlend::observe::{ClientNo, CursorNo, Observation, Origin, StreamSeen, ValueSeen};
-use tensorlend::{Client, Policy};
 
 use super::Tell;
 use super::event::{Seen, Who};
@@ -59,13 +59,8 @@ pub fn watch(client: &Client, name: &str, interval: Duration, tell: &Tell) {
 }
 
 fn opened(seen: &Observation, stream: &StreamSeen, sent: u64) -> Seen {
-    let policy = match stream.policy {
-        Policy::Block => "block",
-        Policy::DropOldest => "drop-oldest",
-        Policy::Error => "error",
-    };
     let (name, producer) = (stream.name.clone(), Who::of(&seen.clients, stream.producer));
-    Seen::Opened { stream: name, capacity: stream.capacity, policy, sent, producer }
+    Seen::Opened { stream: name, capacity: stream.capacity, policy: stream.policy_word(), sent, producer }
 }
 
 /// Derives the events from this sample and the previous one.

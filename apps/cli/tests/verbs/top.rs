@@ -30,7 +30,7 @@ fn a_frame_as_text() {
     let frame = bench.ok(&["top", "--once", "--tab", "names", "--filter", "WEIGHTS"]);
     assert!(frame.contains("weights") && !frame.contains("camera"), "{frame}");
     let frame = bench.ok(&["top", "--once", "--tab", "clients"]);
-    assert!(frame.contains("tensorlend top") && frame.contains("this"), "{frame}");
+    assert!(frame.contains("tensorlend top") && frame.contains("itself"), "{frame}");
     let frame = bench.ok(&["top", "--once", "--tab", "segments"]);
     assert!(frame.contains("host") && frame.contains('░') && frame.contains('█'), "{frame}");
     let frame = bench.ok(&["top", "--once"]);

@@ -1,5 +1,7 @@
 //! Tests of `tensorlend web` over its sockets.
 
+#[cfg(feature = "top")]
+mod agreement;
 mod answers;
 mod doors;
 mod http;

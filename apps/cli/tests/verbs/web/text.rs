@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use tensorlend::{Client, DType};
 
 /// Values of samples by name and labels.
-type Samples = HashMap<(String, Vec<(String, String)>), f64>;
+pub type Samples = HashMap<(String, Vec<(String, String)>), f64>;
 
 fn is_name(text: &str) -> bool {
     let mut chars = text.chars();
@@ -42,7 +42,7 @@ fn labels(mut text: &str) -> Vec<(String, String)> {
     }
 }
 
-fn parse(text: &str) -> Samples {
+pub fn parse(text: &str) -> Samples {
     assert!(text.ends_with('\n'));
     let (mut kinds, mut samples, mut done) = (HashMap::new(), Samples::new(), HashSet::new());
     let (mut helped, mut current) = (None, None);
@@ -74,6 +74,16 @@ fn parse(text: &str) -> Samples {
     samples
 }
 
+/// Returns the value of the only sample with this name and these labels.
+pub fn one(samples: &Samples, name: &str, wanted: &[(&str, &str)]) -> f64 {
+    let has =
+        |labels: &[(String, String)]| wanted.iter().all(|w| labels.iter().any(|(n, v)| (n.as_str(), v.as_str()) == *w));
+    let found: Vec<f64> =
+        samples.iter().filter(|((n, labels), _)| n == name && has(labels)).map(|(_, value)| *value).collect();
+    assert_eq!(found.len(), 1, "{name} {wanted:?}: {found:?}");
+    found[0]
+}
+
 /// Runs the official checker, if it is installed.
 fn promtool(text: &str) {
     let Ok(mut child) = Command::new("promtool").args(["check", "metrics"]).stdin(Stdio::piped()).spawn() else {
@@ -103,15 +113,7 @@ fn the_text_is_sound_and_says_what_happened() {
     let text = web.get("/metrics").text().to_owned();
     promtool(&text);
     let samples = parse(&text);
-    let one = |name: &str, wanted: &[(&str, &str)]| -> f64 {
-        let has = |labels: &[(String, String)]| {
-            wanted.iter().all(|w| labels.iter().any(|(n, v)| (n.as_str(), v.as_str()) == *w))
-        };
-        let found: Vec<f64> =
-            samples.iter().filter(|((n, labels), _)| n == name && has(labels)).map(|(_, value)| *value).collect();
-        assert_eq!(found.len(), 1, "{name} {wanted:?}: {found:?}");
-        found[0]
-    };
+    let one = |name: &str, wanted: &[(&str, &str)]| one(&samples, name, wanted);
     assert!((one("tensorlend_up", &[]) - 1.0).abs() < 1e-9);
     assert!((one("tensorlend_client_info", &[("label", label)]) - 1.0).abs() < 1e-9);
     assert!((one("tensorlend_stream_messages_total", &[]) - 3.0).abs() < 1e-9);
