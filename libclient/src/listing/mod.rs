@@ -336,8 +336,9 @@ fn info_of_lease(session: &Arc<Session>, name: &str) -> Result<Option<Info>> {
     let leased = match leased {
         Leased::Other(parts) if parts.bytes.is_none() => {
             let device = device::describe(session, &parts.held, parts.held.segment(), &parts.info, name)?;
-            let content = Content::of_tensor(device.dtype, &device.layout, device.timestamp_ns, Some(device.uuid));
-            return Ok(Some(info_of(session, name, Origin::of(&parts.held), content, Some(device.uuid))));
+            let uuid = Some(device.memory);
+            let content = Content::of_tensor(device.dtype(), &device.layout, device.timestamp(), uuid);
+            return Ok(Some(info_of(session, name, Origin::of(&parts.held), content, uuid)));
         }
         leased => leased,
     };
