@@ -99,7 +99,7 @@ impl Value {
         held.link().check()?;
         let session = Session::of(held.link()).ok_or(Error::SessionEnded)?;
         let tensor = self.host_tensor(member)?;
-        let mut draft = DeviceDraft::new(&session, on.into().uuid(doing)?, Some(stream.clone()), &tensor.spec())?;
+        let mut draft = DeviceDraft::on_device(&session, on.into().uuid(doing)?, Some(stream.clone()), &tensor.spec())?;
         draft.set_metadata(tensor.metadata())?.set_timestamp(tensor.timestamp());
         if session.welcome.page_lock {
             // A dataset's tensors may be in other segments than its index.

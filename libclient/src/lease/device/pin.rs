@@ -38,7 +38,7 @@ impl DeviceDraft {
     /// # Errors
     /// The errors of [`crate::Draft::pin`].
     pub fn pin(&self) -> Result<DevicePin> {
-        let (session, value) = (self.session(), self.cell()?);
+        let (session, value) = (self.session(), self.cell());
         let pin = Pin::new(session, value)?;
         let (gpu, streams, worked) = self.work();
         Ok(DevicePin::new(session, gpu, streams, worked, pin))

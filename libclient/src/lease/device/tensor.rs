@@ -333,7 +333,7 @@ impl DeviceTensor {
 
     /// Returns a draft on the same device with the same contents.
     pub(crate) fn duplicate(&self, session: &Arc<Session>) -> Result<DeviceDraft> {
-        let mut draft = DeviceDraft::new(session, self.uuid(), None, &self.spec())?;
+        let mut draft = DeviceDraft::on_device(session, self.uuid(), None, &self.spec())?;
         draft.copy_from_device(self.ptr())?;
         draft.set_metadata(self.metadata())?.set_timestamp(self.timestamp());
         Ok(draft)
