@@ -51,10 +51,6 @@ impl DeviceLease {
         Self { view: Mutex::new(Some(Arc::new(view))), exposed: AtomicBool::new(false), origin }
     }
 
-    fn with<R>(&self, look: impl FnOnce(&tensorlend::DeviceTensor) -> R) -> PyResult<R> {
-        Ok(look(tensor(&*self.view()?)))
-    }
-
     /// Returns the exception for a request to read the tensor in host memory, with the name of the dataset's member.
     #[cold]
     pub fn is_no_buffer(&self) -> PyErr {
@@ -131,7 +127,7 @@ impl DeviceLease {
     /// Whether the tensor was published early, so that its producer's work on it may still be pending.
     #[getter]
     fn early(&self) -> PyResult<bool> {
-        self.with(tensorlend::DeviceTensor::is_early)
+        Ok(tensor(&*self.view()?).is_early())
     }
 
     /// Records a stream whose work reads the tensor.
