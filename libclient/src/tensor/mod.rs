@@ -57,7 +57,7 @@ pub struct Tensor<M = Bytes> {
     pub(crate) memory: M,
     dtype: DType,
     device: Device,
-    pub(crate) layout: Layout,
+    layout: Layout,
     byte_offset: u64,
     timestamp_ns: u64,
 }
