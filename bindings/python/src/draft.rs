@@ -36,9 +36,6 @@ pub struct Draft {
 }
 
 struct State {
-    /// The client of the draft. It is part of the state, so a published draft keeps no session
-    /// alive.
-    client: tensorlend::Client,
     view: Arc<View>,
     drafted: Arc<Drafted>,
     /// A weak reference to the numpy array of `array`, so that publishing can make it read-only.
@@ -47,26 +44,17 @@ struct State {
 
 impl Draft {
     /// Creates the object for a draft.
-    pub fn new(draft: tensorlend::Draft, client: &tensorlend::Client, name: Option<String>, lasting: Lasting) -> Self {
+    pub fn new(draft: tensorlend::Draft, name: Option<String>, lasting: Lasting) -> Self {
         let (view, drafted) = View::drafted(draft, name.as_deref());
-        let state = State { client: client.clone(), view: Arc::new(view), drafted, array: None };
+        let state = State { view: Arc::new(view), drafted, array: None };
         Self { state: Mutex::new(Some(state)), name, lasting }
-    }
-
-    /// Checks that the draft is open and belongs to this client.
-    pub fn check(&self, client: &tensorlend::Client) -> PyResult<()> {
-        self.view()?;
-        if lock(&self.state).as_ref().is_none_or(|state| state.client.is_same(client)) {
-            return Ok(());
-        }
-        Err(argument("the draft was made by another client: create it with this one, or publish it there"))
     }
 
     /// Takes the client library's draft for publication, and closes this object. The memory stays
     /// in place as long as an array may view the memory.
     pub fn take(&self, py: Python<'_>) -> PyResult<ValueDraft> {
         self.view()?;
-        let State { view, drafted, array, .. } = lock(&self.state).take().ok_or_else(gone).or_raise()?;
+        let State { view, drafted, array } = lock(&self.state).take().ok_or_else(gone).or_raise()?;
         if let Some(array) = array.and_then(|array| array.bind(py).upgrade()) {
             freeze(&array)?;
         }

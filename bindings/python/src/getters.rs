@@ -105,6 +105,15 @@ macro_rules! draft_methods {
                 Ok(view)
             }
 
+            /// Checks that the draft is open and belongs to this client.
+            pub fn check_client(&self, client: &tensorlend::Client) -> PyResult<()> {
+                self.view()?;
+                if self.with(|draft| Ok(client.has_created(draft)))? {
+                    return Ok(());
+                }
+                Err(argument("the draft was made by another client: create it with this one, or publish it there"))
+            }
+
             fn name_for<'n>(&'n self, name: Option<&'n str>) -> PyResult<&'n str> {
                 let name = name.or(self.name.as_deref());
                 name.ok_or_else(|| argument("a draft that was created without a name needs one to be published"))

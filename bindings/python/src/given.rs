@@ -41,7 +41,7 @@ fn copied(client: &Client, value: &Bound<'_, PyAny>, to: &To<'_, '_>) -> PyResul
             return Err(argument("the draft is in host memory: create one with device=, or put its array"));
         }
         no_stream(to.stream)?;
-        return draft.get().check(client).map(|()| None);
+        return draft.get().check_client(client).map(|()| None);
     }
     if let Ok(draft) = value.cast::<DeviceDraft>() {
         return draft.get().check(client, to.target).map(|()| None);
@@ -303,5 +303,5 @@ pub fn create(py: Python<'_>, client: &Client, wish: Wish<'_>, to: &To<'_, '_>) 
     no_stream(to.stream)?;
     let mut draft = beside(py, bytes, || client.create_spec(spec)).or_raise()?;
     describe(&mut draft, metadata.as_deref(), timestamp).or_raise()?;
-    Ok(Py::new(py, Draft::new(draft, client, name, lasting))?.into_any())
+    Ok(Py::new(py, Draft::new(draft, name, lasting))?.into_any())
 }

@@ -12,6 +12,7 @@ use crate::lease::take::Leased;
 use crate::lease::value::Value;
 use crate::names::version::Version;
 use crate::tensor::device::draft::DeviceDraft;
+use crate::tensor::draft::{self, Draft};
 use crate::tensor::element::AsTensor;
 use crate::tensor::shape::IntoShape;
 use crate::tensor::spec::TensorSpec;
@@ -211,7 +212,7 @@ impl Client {
 
     /// Returns whether this client has created the draft.
     #[doc(hidden)]
-    pub fn has_created(&self, draft: &DeviceDraft) -> bool {
+    pub fn has_created<M: draft::Memory>(&self, draft: &Draft<M>) -> bool {
         std::sync::Arc::ptr_eq(self.session(), draft.session())
     }
 

@@ -86,10 +86,7 @@ impl DeviceDraft {
         if wanted != view.uuid {
             return Err(argument(format!("the draft is on device {}: create another one on {wanted}", view.uuid)));
         }
-        if self.with(|draft| Ok(client.has_created(draft)))? {
-            return Ok(());
-        }
-        Err(argument("the draft was made by another client: create it with this one, or publish it there"))
+        self.check_client(client)
     }
 
     /// Takes the client library's draft for publication, and closes this object. If `finish` is

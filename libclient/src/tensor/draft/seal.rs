@@ -22,6 +22,7 @@ pub struct Sealed {
 }
 
 impl Memory for Host {
+    #[inline]
     fn device(&self) -> Device {
         Device::CPU
     }
