@@ -4,8 +4,8 @@
 use crate::draft::Draft;
 use crate::errors::{self, OrRaise, argument, raise};
 use crate::lease::Lease;
-use crate::strided::{Order, gather, order};
-use crate::view::{View, row_major};
+use crate::strided::{Order, gather, order, row_major};
+use crate::view::View;
 use crate::{dtype, export, shown};
 use dlpark::python::{ImportedDlpack, from_dlpack};
 use pyo3::exceptions::PyTypeError;
@@ -169,7 +169,7 @@ impl Array {
     fn of_view(view: Arc<View>) -> Self {
         Self {
             dtype: view.dtype,
-            shape: view.shape.iter().map(|&d| d as u64).collect(),
+            shape: view.sizes(),
             strides: view.byte_strides(),
             start: view.start(),
             _owner: Owner::View(view),

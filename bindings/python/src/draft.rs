@@ -1,17 +1,18 @@
 //! The class `Draft`: a tensor that is being written in host memory.
 #![allow(unsafe_code)]
 
-use crate::errors::{OrRaise, argument, closed, raise};
-use crate::getters::tensor_getters;
+use crate::errors::{OrRaise, argument};
+use crate::getters::{draft_methods, tensor_getters};
 use crate::lasting::Lasting;
 use crate::version::Version;
-use crate::view::{Drafted, View};
-use crate::{export, metadata, shown, torch};
+use crate::view::{Drafted, View, gone};
+use crate::{export, torch};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyIterator, PyTuple, PyWeakrefMethods, PyWeakrefReference};
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex};
+use tensorlend::ValueDraft;
 use tensorlend_os::mutex::lock;
 
 /// A tensor that is being written, in the memory where its readers will see it. The tensor is
@@ -35,9 +36,6 @@ pub struct Draft {
 }
 
 struct State {
-    /// The client of the draft. It is part of the state, so a published draft keeps no session
-    /// alive.
-    client: tensorlend::Client,
     view: Arc<View>,
     drafted: Arc<Drafted>,
     /// A weak reference to the numpy array of `array`, so that publishing can make it read-only.
@@ -46,65 +44,28 @@ struct State {
 
 impl Draft {
     /// Creates the object for a draft.
-    pub fn new(draft: tensorlend::Draft, client: &tensorlend::Client, name: Option<String>, lasting: Lasting) -> Self {
+    pub fn new(draft: tensorlend::Draft, name: Option<String>, lasting: Lasting) -> Self {
         let (view, drafted) = View::drafted(draft, name.as_deref());
-        let state = State { client: client.clone(), view: Arc::new(view), drafted, array: None };
+        let state = State { view: Arc::new(view), drafted, array: None };
         Self { state: Mutex::new(Some(state)), name, lasting }
-    }
-
-    /// Checks that the draft is open and belongs to this client.
-    pub fn check(&self, client: &tensorlend::Client) -> PyResult<()> {
-        self.view()?;
-        if lock(&self.state).as_ref().is_none_or(|state| state.client.is_same(client)) {
-            return Ok(());
-        }
-        Err(argument("the draft was made by another client: create it with this one, or publish it there"))
-    }
-
-    /// Returns the lifetime that the draft's name will have.
-    pub fn lasting(&self) -> Lasting {
-        self.lasting
-    }
-
-    /// Returns the draft's view, or the exception for a closed draft.
-    pub fn view(&self) -> PyResult<Arc<View>> {
-        let view = lock(&self.state).as_ref().map(|state| state.view.clone()).ok_or_else(gone)?;
-        view.check()?;
-        Ok(view)
     }
 
     /// Takes the client library's draft for publication, and closes this object. The memory stays
     /// in place as long as an array may view the memory.
-    pub fn take(&self, py: Python<'_>) -> PyResult<tensorlend::Draft> {
+    pub fn take(&self, py: Python<'_>) -> PyResult<ValueDraft> {
         self.view()?;
-        let state = lock(&self.state).take().ok_or_else(gone)?;
-        let array = state.array.as_ref().and_then(|array| array.bind(py).upgrade());
-        if let Some(array) = array {
+        let State { view, drafted, array } = lock(&self.state).take().ok_or_else(gone).or_raise()?;
+        if let Some(array) = array.and_then(|array| array.bind(py).upgrade()) {
             freeze(&array)?;
         }
-        let State { view, drafted, .. } = state;
         let alone = Arc::try_unwrap(view).is_ok();
-        let draft = lock(&drafted.draft).take().ok_or_else(gone)?;
-        if alone {
-            return Ok(draft);
-        }
-        match draft.pin() {
-            Ok(pin) => *lock(&drafted.pin) = Some(pin),
-            Err(error) => {
-                // Give the draft to the remaining views, as a drop of this object would.
-                *lock(&drafted.draft) = Some(draft);
-                return Err(raise(error));
-            }
-        }
-        Ok(draft)
+        drafted.take(|draft| (!alone).then(|| draft.pin()).transpose()).map(Into::into)
     }
 
     /// Calls `change` with the client library's draft.
     pub fn with<R>(&self, change: impl FnOnce(&mut tensorlend::Draft) -> Result<R, tensorlend::Error>) -> PyResult<R> {
         let state = lock(&self.state);
-        let state = state.as_ref().ok_or_else(gone)?;
-        let mut draft = lock(&state.drafted.draft);
-        change(draft.as_mut().ok_or_else(gone)?).or_raise()
+        state.as_ref().ok_or_else(gone).and_then(|state| state.drafted.with(change)).or_raise()
     }
 }
 
@@ -113,30 +74,12 @@ fn freeze(array: &Bound<'_, PyAny>) -> PyResult<()> {
     array.getattr("flags")?.setattr("writeable", false)
 }
 
-#[cold]
-fn gone() -> PyErr {
-    raise(closed("the draft was published or dropped already: create another one"))
-}
-
-/// Returns the error for a `with` block that ends with an open draft without a name. The draft stays open.
-#[cold]
-pub fn unnamed() -> PyErr {
-    argument(
-        "the block ends, and the draft has no name and was not published: create it with name=, or call publish, send or drop \
-         in the block. The draft is still open",
-    )
-}
-
 tensor_getters!(Draft, export);
+
+draft_methods!(Draft, View);
 
 #[pymethods]
 impl Draft {
-    /// The name under which the draft will be published; None if it was created without one.
-    #[getter]
-    fn name(&self) -> Option<&str> {
-        self.name.as_deref()
-    }
-
     /// A numpy array that views the draft. It is writable until the draft is published.
     #[getter]
     pub fn array<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
@@ -192,42 +135,6 @@ impl Draft {
         torch::tensor(slf.as_any(), slf.get().view()?)
     }
 
-    /// Sets the tensor's metadata.
-    ///
-    /// Parameters
-    /// ----------
-    /// metadata : mapping or bytes
-    ///     A dict, stored as JSON, or bytes; 64 KiB at most.
-    ///
-    /// Raises
-    /// ------
-    /// ArgumentError
-    ///     The metadata is too long.
-    /// ClosedError
-    ///     The draft was published or dropped.
-    fn set_metadata(&self, metadata: &Bound<'_, PyAny>) -> PyResult<()> {
-        let bytes = metadata::to_bytes(metadata)?;
-        self.with(|draft| draft.set_metadata(&bytes).map(|_| ()))
-    }
-
-    /// Sets the tensor's timestamp.
-    ///
-    /// Parameters
-    /// ----------
-    /// nanoseconds : int
-    ///     Nanoseconds since 1970, or of any clock that its users agree on.
-    ///
-    /// Raises
-    /// ------
-    /// ClosedError
-    ///     The draft was published or dropped.
-    fn set_timestamp(&self, nanoseconds: u64) -> PyResult<()> {
-        self.with(|draft| {
-            draft.set_timestamp(nanoseconds);
-            Ok(())
-        })
-    }
-
     /// Publishes the draft. Then every client of the namespace can read the tensor.
     ///
     /// Parameters
@@ -250,43 +157,14 @@ impl Draft {
     ///     This user may not write to the namespace.
     #[pyo3(signature = (name=None))]
     fn publish(&self, py: Python<'_>, name: Option<&str>) -> PyResult<Version> {
-        let name = name.or(self.name.as_deref());
-        let name = name.ok_or_else(|| argument("a draft that was created without a name needs one to be published"))?;
-        let draft = self.take(py)?;
-        self.lasting.publish(py, draft.into(), name)
+        let name = self.name_for(name)?;
+        self.lasting.publish(py, self.take(py)?, name)
     }
 
     /// Drops the draft. Its memory is freed once no array views the memory.
     #[pyo3(name = "drop")]
-    fn let_go(&self) {
+    fn end(&self, _py: Python<'_>) {
         lock(&self.state).take();
-    }
-
-    /// Whether the draft is neither published nor dropped.
-    #[getter]
-    fn is_open(&self) -> bool {
-        lock(&self.state).is_some()
-    }
-
-    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    #[pyo3(signature = (kind, _value, _traceback))]
-    fn __exit__(
-        &self,
-        py: Python<'_>,
-        kind: &Bound<'_, PyAny>,
-        _value: &Bound<'_, PyAny>,
-        _traceback: &Bound<'_, PyAny>,
-    ) -> PyResult<bool> {
-        match &self.name {
-            _ if !kind.is_none() => self.let_go(),
-            _ if lock(&self.state).is_none() => {}
-            Some(name) => drop(self.lasting.publish(py, self.take(py)?.into(), name)?),
-            None => return Err(unnamed()),
-        }
-        Ok(false)
     }
 
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, buffer: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
@@ -345,16 +223,5 @@ impl Draft {
 
     fn __iter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyIterator>> {
         Self::array(slf)?.try_iter()
-    }
-
-    fn __repr__(&self) -> String {
-        let name = self.name.as_deref().map(|name| format!(" {}", shown::quoted(name))).unwrap_or_default();
-        match self.view() {
-            Ok(view) => {
-                let (dtype, shape) = (view.dtype.numpy_name(), shown::tuple(&view.shape));
-                format!("<Draft{name} {dtype} {shape}, {}, open>", shown::count(view.nbytes() as u64, "byte"))
-            }
-            Err(_) => format!("<Draft{name}, published or dropped>"),
-        }
     }
 }

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::dtype;
-use crate::strided::is_packed;
+use crate::strided::{Layout, is_packed};
 use crate::view::{View, host_tensor, noted_lent};
 use dlpark::ffi::{DLDevice, DLDeviceType, DLManagedTensor, DLManagedTensorVersioned};
 use dlpark::metadata::Dynamic;
@@ -11,9 +11,10 @@ use dlpark::{DlpackFlags, Managed, ManagedTensorBase};
 use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyTuple};
 use pyo3::{IntoPyObjectExt, ffi};
 use std::ffi::{c_int, c_void};
+use std::ops::Deref;
 use std::ptr::null_mut;
 use std::sync::Arc;
 use tensorlend::Value;
@@ -96,15 +97,17 @@ pub unsafe fn release(buffer: *mut ffi::Py_buffer) {
 /// DLPack's device for host memory.
 pub const CPU: DLDevice = DLDevice { device_type: DLDeviceType::CPU, device_id: 0 };
 
-/// Returns the view as a managed tensor, whose deleter drops the view.
-fn managed<M: ManagedTensorBase>(view: Arc<View>, flags: DlpackFlags) -> PyResult<Managed<M>> {
+/// Returns a managed tensor that starts at this address. Its deleter drops the view.
+pub fn managed_at<M: ManagedTensorBase, V: Deref<Target = Layout> + Send + Sync + 'static>(
+    view: Arc<V>,
+    start: *mut c_void,
+    device: DLDevice,
+    flags: DlpackFlags,
+) -> PyResult<Managed<M>> {
     let failed = |e: &dyn std::fmt::Display| PyBufferError::new_err(e.to_string());
     let metadata = Dynamic::new(&*view.shape, &*view.strides);
     let mut made = metadata.initialize_as::<M>(view.clone()).map_err(|e| failed(&e))?;
-    // The standard recommends null for empty tensors. But for null, numpy would allocate its own
-    // memory and omit the read-only flag. So read-only tensors keep their address.
-    let start = if view.elements() == 0 && view.writable { null_mut() } else { view.start() };
-    made.set_data(start.cast::<c_void>()).set_device(CPU).set_dtype(dtype::to_dlpack(view.dtype));
+    made.set_data(start).set_device(device).set_dtype(dtype::to_dlpack(view.dtype));
     // SAFETY: the descriptor describes a view. Its context holds the view until the deleter runs,
     // on any thread. The read-only flag is set unless consumers may write. Only `capsule` sets the
     // flag IS_COPIED, and only for a copy without other users.
@@ -112,6 +115,14 @@ fn managed<M: ManagedTensorBase>(view: Arc<View>, flags: DlpackFlags) -> PyResul
         made.set_flags_unchecked(flags);
         Ok(made.finish())
     }
+}
+
+/// Returns the view as a managed tensor, whose deleter drops the view.
+fn managed<M: ManagedTensorBase>(view: Arc<View>, flags: DlpackFlags) -> PyResult<Managed<M>> {
+    // The standard recommends null for empty tensors. But for null, numpy would allocate its own
+    // memory and omit the read-only flag. So read-only tensors keep their address.
+    let start = if view.elements() == 0 && view.writable { null_mut() } else { view.start() };
+    managed_at(view, start.cast(), CPU, flags)
 }
 
 /// Returns the result of `__dlpack__`.
@@ -187,18 +198,24 @@ pub fn lent(value: &Arc<Value>, at: usize, name: &str) -> PyResult<Managed<DLMan
     }
 }
 
-fn flags(view: &View) -> DlpackFlags {
-    if view.writable { DlpackFlags::empty() } else { DlpackFlags::READ_ONLY }
+/// Returns the flags of a view that is exported in place.
+pub fn flags(layout: &Layout) -> DlpackFlags {
+    if layout.writable { DlpackFlags::empty() } else { DlpackFlags::READ_ONLY }
+}
+
+/// Returns an array interface, version 3, without the address.
+pub fn interface<'py>(py: Python<'py>, layout: &Layout) -> PyResult<Bound<'py, PyDict>> {
+    let interface = PyDict::new(py);
+    interface.set_item("version", 3)?;
+    interface.set_item("typestr", dtype::typestr(layout.dtype))?;
+    interface.set_item("shape", PyTuple::new(py, &layout.shape)?)?;
+    interface.set_item("strides", PyTuple::new(py, layout.byte_strides())?)?;
+    Ok(interface)
 }
 
 /// Returns the value of `__array_interface__`.
 pub fn array_interface<'py>(py: Python<'py>, view: &View) -> PyResult<Bound<'py, PyDict>> {
-    let tuple = |numbers: &[i64]| pyo3::types::PyTuple::new(py, numbers);
-    let interface = PyDict::new(py);
-    interface.set_item("version", 3)?;
-    interface.set_item("typestr", dtype::typestr(view.dtype))?;
-    interface.set_item("shape", tuple(&view.shape)?)?;
-    interface.set_item("strides", tuple(&view.byte_strides())?)?;
+    let interface = interface(py, view)?;
     interface.set_item("data", (view.start().addr(), !view.writable))?;
     Ok(interface)
 }

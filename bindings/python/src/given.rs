@@ -1,7 +1,8 @@
 //! Conversion of values that a caller passes to drafts: arrays, drafts, and mappings of them.
 
 use crate::arguments;
-use crate::array::{Array, is_ndarray};
+use crate::array::{Array, beside, bytes_of, is_ndarray};
+use crate::cuda_stream::Given;
 use crate::device::DeviceDraft;
 use crate::device::array::{DeviceArray, from_host};
 use crate::draft::Draft;
@@ -13,7 +14,8 @@ use crate::target::Target;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping};
-use tensorlend::{DatasetDraft, Error, MemberDraft, ValueDraft};
+use std::borrow::Cow;
+use tensorlend::{Client, DatasetDraft, Error, MemberDraft, TensorSpec, ValueDraft};
 
 /// The arguments `device=` and `stream=` of a call: the target memory, and the CUDA stream with pending work on the
 /// value.
@@ -32,14 +34,14 @@ impl<'a, 'py> To<'a, 'py> {
 
 /// Returns a draft with a copy of the caller's array. Returns `None` if the value is a draft
 /// already. A draft must stay open until all other arguments are validated.
-fn copied(client: &tensorlend::Client, value: &Bound<'_, PyAny>, to: &To<'_, '_>) -> PyResult<Option<ValueDraft>> {
+fn copied(client: &Client, value: &Bound<'_, PyAny>, to: &To<'_, '_>) -> PyResult<Option<ValueDraft>> {
     let py = value.py();
     if let Ok(draft) = value.cast::<Draft>() {
         if to.target.device().is_some() {
             return Err(argument("the draft is in host memory: create one with device=, or put its array"));
         }
         no_stream(to.stream)?;
-        return draft.get().check(client).map(|()| None);
+        return draft.get().check_client(client).map(|()| None);
     }
     if let Ok(draft) = value.cast::<DeviceDraft>() {
         return draft.get().check(client, to.target).map(|()| None);
@@ -115,7 +117,7 @@ fn without_elements(value: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
 }
 
 /// Refuses a CUDA stream for host memory, because no call orders host memory with the work of a stream.
-pub fn no_stream(stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+fn no_stream(stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
     match stream {
         Some(_) => Err(argument(
             "stream= is for a tensor on a device: pass device=. For host memory: leave stream out, and if the stream writes this \
@@ -151,9 +153,9 @@ fn taken(value: &Bound<'_, PyAny>, to: &To<'_, '_>) -> PyResult<ValueDraft> {
         if let Some(stream) = to.stream {
             draft.record_stream(stream)?;
         }
-        return draft.take(value.py(), true).map(Into::into);
+        return draft.take(value.py());
     }
-    value.cast::<Draft>()?.get().take(value.py()).map(Into::into)
+    value.cast::<Draft>()?.get().take(value.py())
 }
 
 /// Returns the draft of a dataset's tensor.
@@ -194,7 +196,7 @@ fn check_member(value: &Bound<'_, PyAny>) -> PyResult<()> {
 
 /// Returns a draft of a dataset. The arguments `device=` and `stream=` apply to each tensor.
 pub fn dataset_of(
-    client: &tensorlend::Client,
+    client: &Client,
     tensors: &Bound<'_, PyMapping>,
     to: &To<'_, '_>,
     metadata: Option<&Bound<'_, PyAny>>,
@@ -225,7 +227,7 @@ pub fn dataset_of(
 
 /// Returns a draft of an array, of a draft, or of a mapping of several arrays or drafts.
 pub fn drafted(
-    client: &tensorlend::Client,
+    client: &Client,
     value: &Bound<'_, PyAny>,
     to: &To<'_, '_>,
     metadata: Option<&Bound<'_, PyAny>>,
@@ -239,7 +241,7 @@ pub fn drafted(
 
 /// Returns a draft of one tensor.
 pub fn tensor_of(
-    client: &tensorlend::Client,
+    client: &Client,
     value: &Bound<'_, PyAny>,
     to: &To<'_, '_>,
     metadata: Option<&Bound<'_, PyAny>>,
@@ -248,15 +250,16 @@ pub fn tensor_of(
     let metadata = metadata::checked(metadata)?;
     let mut draft = copied(client, value, to)?.map_or_else(|| taken(value, to), Ok)?;
     match &mut draft {
-        ValueDraft::Tensor(draft) => describe(draft, metadata.as_deref(), timestamp)?,
-        ValueDraft::Device(draft) => describe_on(draft, metadata.as_deref(), timestamp).or_raise()?,
+        ValueDraft::Tensor(draft) => describe(draft, metadata.as_deref(), timestamp),
+        ValueDraft::Device(draft) => describe_on(draft, metadata.as_deref(), timestamp),
         _ => unreachable!("it is one tensor"),
     }
+    .or_raise()?;
     Ok(draft)
 }
 
 /// Sets metadata and timestamp of a draft on a device, as [`describe`] does for other drafts.
-pub fn describe_on(draft: &mut tensorlend::DeviceDraft, metadata: Option<&[u8]>, timestamp: u64) -> Result<(), Error> {
+fn describe_on(draft: &mut tensorlend::DeviceDraft, metadata: Option<&[u8]>, timestamp: u64) -> Result<(), Error> {
     if let Some(bytes) = metadata {
         draft.set_metadata(bytes)?;
     }
@@ -268,12 +271,37 @@ pub fn describe_on(draft: &mut tensorlend::DeviceDraft, metadata: Option<&[u8]>,
 
 /// Sets metadata and timestamp of a draft. Without these arguments, the draft keeps its own
 /// metadata and timestamp.
-pub fn describe(draft: &mut tensorlend::Draft, metadata: Option<&[u8]>, timestamp: u64) -> PyResult<()> {
+fn describe(draft: &mut tensorlend::Draft, metadata: Option<&[u8]>, timestamp: u64) -> Result<(), Error> {
     if let Some(bytes) = metadata {
-        draft.set_metadata(bytes).or_raise()?;
+        draft.set_metadata(bytes)?;
     }
     if timestamp != 0 {
         draft.set_timestamp(timestamp);
     }
     Ok(())
+}
+
+/// Parameters of a new draft.
+pub struct Wish<'a> {
+    pub spec: TensorSpec,
+    pub name: Option<String>,
+    pub lasting: Lasting,
+    pub metadata: Option<Cow<'a, [u8]>>,
+    pub timestamp: u64,
+}
+
+/// Creates a draft in host memory, or on the device that `device=` names.
+pub fn create(py: Python<'_>, client: &Client, wish: Wish<'_>, to: &To<'_, '_>) -> PyResult<Py<PyAny>> {
+    let Wish { spec, name, lasting, metadata, timestamp } = wish;
+    let bytes = bytes_of(&spec)?;
+    if let Some(on) = to.target.device() {
+        let stream = to.stream.map(|stream| Given::parse(Some(stream))).transpose()?;
+        let mut draft = DeviceDraft::create(py, client, spec, on, stream.as_ref())?;
+        describe_on(&mut draft, metadata.as_deref(), timestamp).or_raise()?;
+        return Ok(Py::new(py, DeviceDraft::of(draft, stream, name, lasting))?.into_any());
+    }
+    no_stream(to.stream)?;
+    let mut draft = beside(py, bytes, || client.create_spec(spec)).or_raise()?;
+    describe(&mut draft, metadata.as_deref(), timestamp).or_raise()?;
+    Ok(Py::new(py, Draft::new(draft, name, lasting))?.into_any())
 }

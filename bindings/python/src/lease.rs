@@ -3,19 +3,18 @@
 
 use crate::context::context_manager;
 use crate::cuda_stream::Given;
-use crate::errors::{OrRaise, argument, closed, raise};
-use crate::getters::tensor_getters;
+use crate::errors::{OrRaise, argument};
+use crate::getters::{lease_methods, tensor_getters};
 use crate::options::Options;
 use crate::target::Target;
-use crate::version::Version;
 use crate::view::View;
-use crate::{export, metadata, shown, torch};
+use crate::{export, torch};
 use dlpark::Managed;
 use dlpark::ffi::{DLDevice, DLManagedTensorVersioned};
 use dlpark::python::DlpackExchangeProducer;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyIterator};
+use pyo3::types::{PyDict, PyIterator};
 use std::ffi::{c_int, c_void};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -113,23 +112,11 @@ impl Lease {
         };
         Ok(Self::new(Arc::new(view), origin))
     }
-
-    /// Returns the lease's view, or the exception for a released lease.
-    pub fn view(&self) -> PyResult<Arc<View>> {
-        let released = || raise(closed("the lease was released: get the tensor again"));
-        let view = lock(&self.view).clone().ok_or_else(released)?;
-        view.check()?;
-        Ok(view)
-    }
-
-    /// Returns the version of the leased value.
-    pub fn seen(&self) -> PyResult<tensorlend::Version> {
-        let view = self.view()?;
-        Ok(view.value().map_or(tensorlend::Version::NONE, Value::version))
-    }
 }
 
 tensor_getters!(Lease, export);
+
+lease_methods!(Lease, View, |lease| lease.mode()?);
 
 context_manager!(Lease, |lease, _py| lease.release());
 
@@ -140,30 +127,6 @@ impl Lease {
     #[allow(clippy::unused_self)]
     fn device(&self) -> &'static str {
         "cpu"
-    }
-
-    /// The tensor's metadata as a dict; empty if it has none.
-    #[getter]
-    fn metadata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        metadata::to_dict(py, self.view()?.tensor().map_or(&[], |tensor| tensor.metadata()))
-    }
-
-    /// The tensor's metadata as bytes.
-    #[getter]
-    fn metadata_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        Ok(PyBytes::new(py, self.view()?.tensor().map_or(&[], |tensor| tensor.metadata())))
-    }
-
-    /// The tensor's timestamp in nanoseconds; 0 if none was set.
-    #[getter]
-    fn timestamp(&self) -> PyResult<u64> {
-        Ok(self.view()?.tensor().map_or(0, tensorlend::Tensor::timestamp))
-    }
-
-    /// The version of the name's value.
-    #[getter]
-    fn version(&self) -> PyResult<Version> {
-        self.seen().map(Version)
     }
 
     /// The name by which the tensor was found.
@@ -184,16 +147,6 @@ impl Lease {
     #[getter]
     fn readonly(&self) -> PyResult<bool> {
         Ok(!self.view()?.writable)
-    }
-
-    /// Whether the session of the lease still exists, so that the memory stays in place; False after release.
-    #[getter]
-    fn valid(&self) -> bool {
-        self.view().is_ok_and(|view| match view.value() {
-            Some(Value::Tensor(lease)) => lease.validate(),
-            Some(Value::Dataset(dataset)) => dataset.validate(),
-            Some(_) | None => true,
-        })
     }
 
     /// Returns a numpy array that views the tensor in place, and keeps the lease alive.
@@ -361,43 +314,6 @@ impl Lease {
 
     fn __iter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyIterator>> {
         Self::numpy(slf)?.try_iter()
-    }
-
-    fn __repr__(&self) -> String {
-        let name = shown::quoted(self.name());
-        match self.view() {
-            Ok(view) => {
-                let (dtype, shape) = (view.dtype.numpy_name(), shown::tuple(&view.shape));
-                let mode = if view.writable { "copy-on-write" } else { "read-only" };
-                format!("<Lease {name} {dtype} {shape}, {}, {mode}>", shown::count(view.nbytes() as u64, "byte"))
-            }
-            Err(_) => format!("<Lease {name}, released>"),
-        }
-    }
-
-    /// The arguments with which another process finds the tensor again: sockets, namespace, name,
-    /// member, version, mode, and whether the name refers to the value itself.
-    #[getter]
-    #[allow(clippy::type_complexity)]
-    fn _origin(
-        &self,
-    ) -> PyResult<(Vec<PathBuf>, Option<String>, String, Option<String>, (u64, u64), &'static str, bool)> {
-        let [owner_word, cell] = self.seen()?.words();
-        let Origin { options, name, named, member } = &self.origin;
-        let member = member.as_deref().map(str::to_owned);
-        Ok((
-            options.sockets.clone(),
-            options.namespace.clone(),
-            (**name).into(),
-            member,
-            (owner_word, cell),
-            self.mode()?,
-            *named,
-        ))
-    }
-
-    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        slf.py().import("tensorlend._refs")?.call_method1("reduce_lease", (slf,))
     }
 }
 

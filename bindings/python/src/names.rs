@@ -1,23 +1,20 @@
 //! The methods of `Client` for named values: publish, get, wait, list, remove.
 
 use crate::arguments::{self, elements, sizes};
-use crate::array::{Out, beside, bytes_of};
+use crate::array::Out;
 use crate::batches::Batches;
 use crate::client::Client;
 use crate::cuda_stream::Given;
 use crate::dataset::Dataset;
-use crate::device::draft::Wish;
-use crate::device::{DeviceDraft, DeviceLease};
-use crate::draft::Draft;
+use crate::device::DeviceLease;
 use crate::errors::{self, OrRaise, not_leased, raise};
 use crate::event_loop::{Ticket, Wakeups};
-use crate::given::{To, dataset_of, describe, describe_on, lifetime_of, no_stream, tensor_of};
+use crate::given::{To, Wish, create, dataset_of, lifetime_of, tensor_of};
 use crate::lasting::Lasting;
 use crate::lease::{Lease, Mode};
 use crate::library::Shown;
 use crate::listing::{self, Info, set_fields};
 use crate::received::{show, unknown_kind};
-use crate::target::Target;
 use crate::version::Version;
 use crate::wait::{timeout, wait};
 use crate::{dtype, metadata, objects};
@@ -272,17 +269,7 @@ impl Client {
         let client = self.session(py)?;
         let metadata = metadata::checked(metadata)?;
         let spec = TensorSpec { strides, ..TensorSpec::new(dtype, &shape) };
-        let bytes = bytes_of(&spec)?;
-        if let Some(on) = Target::parse(device)?.device() {
-            let stream = stream.map(|stream| Given::parse(Some(stream))).transpose()?;
-            let wish = Wish { spec, on, stream, name, lasting };
-            let describe = |draft: &mut tensorlend::DeviceDraft| describe_on(draft, metadata.as_deref(), timestamp);
-            return Ok(Py::new(py, DeviceDraft::create(py, &client, wish, describe)?)?.into_any());
-        }
-        no_stream(stream)?;
-        let mut draft = beside(py, bytes, || client.create_spec(spec)).or_raise()?;
-        describe(&mut draft, metadata.as_deref(), timestamp)?;
-        Ok(Py::new(py, Draft::new(draft, &client, name, lasting))?.into_any())
+        create(py, &client, Wish { spec, name, lasting, metadata, timestamp }, &To::parse(device, stream)?)
     }
 
     /// Leases the tensor that the name holds now, without a copy. Later publications do not change

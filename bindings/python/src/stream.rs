@@ -1,18 +1,12 @@
 //! The producer's end of a stream.
 
 use crate::arguments::sizes;
-use crate::array::{beside, bytes_of};
 use crate::context::context_manager;
-use crate::cuda_stream::Given;
-use crate::device::DeviceDraft;
-use crate::device::draft::Wish;
-use crate::draft::Draft;
 use crate::dtype;
 use crate::errors::{OrRaise, argument, closed, raise};
-use crate::given::{To, drafted, no_stream};
+use crate::given::{To, Wish, create, drafted};
 use crate::lasting::Lasting;
 use crate::shown;
-use crate::target::Target;
 use crate::wait::{Awaited, timeout, wait};
 use pyo3::prelude::*;
 use std::sync::{Arc, Mutex};
@@ -251,15 +245,8 @@ impl Stream {
     ) -> PyResult<Py<PyAny>> {
         let dtype = dtype.map_or(Ok(tensorlend::DType::F64), dtype::parse)?;
         let spec = TensorSpec::new(dtype, &sizes(shape)?);
-        let bytes = bytes_of(&spec)?;
-        if let Some(on) = Target::parse(device)?.device() {
-            let stream = stream.map(|stream| Given::parse(Some(stream))).transpose()?;
-            let wish = Wish { spec, on, stream, name: None, lasting: Lasting::default() };
-            return Ok(Py::new(py, DeviceDraft::create(py, &self.client, wish, |_| Ok(()))?)?.into_any());
-        }
-        no_stream(stream)?;
-        let draft = beside(py, bytes, || self.client.create_spec(spec)).or_raise()?;
-        Ok(Py::new(py, Draft::new(draft, &self.client, None, Lasting::default()))?.into_any())
+        let wish = Wish { spec, name: None, lasting: Lasting::default(), metadata: None, timestamp: 0 };
+        create(py, &self.client, wish, &To::parse(device, stream)?)
     }
 
     /// Waits until the stream has `count` subscribers. Then all of them receive the first message.

@@ -1,4 +1,88 @@
-//! The memory order of arrays, and the copy of arrays that are not C-contiguous.
+//! The layout of tensors, the memory order of arrays, and the copy of arrays that are not C-contiguous.
+
+use crate::shown;
+use tensorlend::{DType, Tensor, TensorSpec};
+
+/// The element type, the sizes and the strides of a tensor that Python objects view.
+#[derive(Clone)]
+pub struct Layout {
+    /// The element type.
+    pub dtype: DType,
+    /// Sizes, in elements.
+    pub shape: Box<[i64]>,
+    /// Strides, in elements.
+    pub strides: Box<[i64]>,
+    /// Whether consumers of an exported view may write.
+    pub writable: bool,
+}
+
+impl Layout {
+    /// Returns the layout of a leased tensor.
+    pub fn leased<M>(tensor: &Tensor<M>, writable: bool) -> Self {
+        let shape = tensor.shape().iter().map(|&size| size as i64).collect();
+        Self { dtype: tensor.dtype(), shape, strides: tensor.strides().into(), writable }
+    }
+
+    /// Returns the layout of a draft.
+    pub fn drafted(spec: TensorSpec) -> Self {
+        let shape: Box<[i64]> = spec.shape.iter().map(|&size| size as i64).collect();
+        let strides = spec.strides.map_or_else(|| row_major(&shape), Into::into);
+        Self { dtype: spec.dtype, shape, strides, writable: true }
+    }
+
+    /// Returns the layout of a copy in C order.
+    pub fn copied(&self) -> Self {
+        Self { strides: row_major(&self.shape), writable: true, ..self.clone() }
+    }
+
+    /// Returns the sizes, in elements.
+    pub fn sizes(&self) -> Vec<u64> {
+        self.shape.iter().map(|&size| size as u64).collect()
+    }
+
+    /// Returns the bytes of one element.
+    pub fn item(&self) -> usize {
+        self.dtype.item_bytes()
+    }
+
+    /// Returns the number of elements.
+    pub fn elements(&self) -> usize {
+        self.shape.iter().product::<i64>() as usize
+    }
+
+    /// Returns the bytes of all elements.
+    pub fn nbytes(&self) -> usize {
+        self.elements() * self.item()
+    }
+
+    /// Returns the strides, in bytes.
+    pub fn byte_strides(&self) -> Vec<i64> {
+        self.strides.iter().map(|s| s * self.item() as i64).collect()
+    }
+
+    /// Returns true if the elements are C-contiguous.
+    pub fn is_row_major(&self) -> bool {
+        let axes = self.shape.iter().copied().zip(self.strides.iter().copied());
+        self.shape.contains(&0) || is_packed(axes.rev(), 1)
+    }
+
+    /// Returns the dtype, the shape and the bytes, as `repr` shows them.
+    pub fn text(&self) -> String {
+        let (dtype, shape) = (self.dtype.numpy_name(), shown::tuple(&self.shape));
+        format!("{dtype} {shape}, {}", shown::count(self.nbytes() as u64, "byte"))
+    }
+}
+
+/// Returns C-contiguous strides in elements.
+pub fn row_major(shape: &[i64]) -> Box<[i64]> {
+    let mut strides = vec![0; shape.len()];
+    let mut next = 1;
+    for (stride, dim) in strides.iter_mut().zip(shape).rev() {
+        *stride = next;
+        next *= dim.max(&1);
+    }
+    strides.into()
+}
 
 /// The memory order of an array's elements.
 pub enum Order {

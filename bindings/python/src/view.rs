@@ -2,26 +2,20 @@
 #![allow(unsafe_code)]
 
 use crate::cuda_stream::Given;
-use crate::errors::{OrRaise, argument, named};
+use crate::errors::{OrRaise, argument, closed, named, raise};
 use crate::fault::{self, Kind, Noted};
-use crate::strided::is_packed;
+use crate::strided::Layout;
 use pyo3::prelude::*;
+use std::ops::Deref;
 use std::sync::{Arc, Mutex};
-use tensorlend::{Client, CopyOnWrite, DType, Member, On, Pin, Tensor, Value};
+use tensorlend::{Client, CopyOnWrite, DType, Error, Member, On, Pin, Tensor, TensorSpec, Value, Version};
 use tensorlend_os::fork;
 use tensorlend_os::mutex::lock;
 
 /// A tensor that Python objects, arrays and capsules view. Code that holds a view may read the
 /// elements. Code that exports a view as writable is responsible for the writes.
 pub struct View {
-    /// The element type.
-    pub dtype: DType,
-    /// Sizes, in elements.
-    pub shape: Box<[i64]>,
-    /// Strides, in elements.
-    pub strides: Box<[i64]>,
-    /// Whether consumers of an exported view may write.
-    pub writable: bool,
+    layout: Layout,
     start: Start,
     /// The streams whose work reads the tensor. Declared before `owner`, because the owner's lease
     /// must outlast that work.
@@ -89,12 +83,43 @@ impl Drop for Reads {
 
 /// The owner of a draft's memory: the draft until it is published, and then a pin, if an array may still view the
 /// memory.
-#[derive(Default)]
-pub struct Drafted {
+pub struct Drafted<D = tensorlend::Draft, P = Pin> {
     /// The draft; `None` once it is published or dropped.
-    pub draft: Mutex<Option<tensorlend::Draft>>,
+    draft: Mutex<Option<D>>,
     /// The pin of the published memory, if an array may still view it.
-    pub pin: Mutex<Option<Pin>>,
+    pin: Mutex<Option<P>>,
+}
+
+impl<D, P> Drafted<D, P> {
+    /// Creates the owner of an open draft.
+    pub fn new(draft: D) -> Self {
+        Self { draft: Mutex::new(Some(draft)), pin: Mutex::default() }
+    }
+
+    /// Calls `change` with the draft, if it is open.
+    pub fn with<R>(&self, change: impl FnOnce(&mut D) -> Result<R, Error>) -> Result<R, Error> {
+        change(lock(&self.draft).as_mut().ok_or_else(gone)?)
+    }
+
+    /// Takes the draft for publication. `pin` pins its memory, if an array may still view it. If `pin` fails, the
+    /// remaining views keep the draft, as if this object were dropped.
+    pub fn take(&self, pin: impl FnOnce(&mut D) -> Result<Option<P>, Error>) -> PyResult<D> {
+        let mut draft = lock(&self.draft).take().ok_or_else(gone).or_raise()?;
+        match pin(&mut draft) {
+            Ok(pin) => *lock(&self.pin) = pin,
+            Err(error) => {
+                *lock(&self.draft) = Some(draft);
+                return Err(raise(error));
+            }
+        }
+        Ok(draft)
+    }
+}
+
+/// Returns the error for a draft that is not open.
+#[cold]
+pub fn gone() -> Error {
+    closed("the draft was published or dropped already: create another one")
 }
 
 /// Returns the tensor with number `at` of a value, which must be in host memory.
@@ -139,14 +164,27 @@ pub fn noted_lent(value: &Value, at: usize, name: &str) -> Noted {
     noted(Kind::leased(name), tensor, tensor.bytes().as_ptr(), name, member(value, at))
 }
 
+impl Deref for View {
+    type Target = Layout;
+
+    fn deref(&self) -> &Layout {
+        &self.layout
+    }
+}
+
 impl View {
+    fn new(layout: Layout, start: *mut u8, owner: Owner, noted: Option<Noted>) -> Self {
+        let (start, reads, forks) = (Start(start), Reads::default(), fork::generation());
+        Self { layout, start, reads, owner, forks, _noted: noted }
+    }
+
     /// Returns the view of the tensor with index `at` in a value. `name` is the name by which the
     /// value was found.
     pub fn leased(value: Arc<Value>, at: usize, name: &str) -> Self {
         let tensor = host_tensor(&value, at);
         let start = tensor.bytes().as_ptr().cast_mut().wrapping_add(tensor.byte_offset());
         let noted = noted(Kind::leased(name), tensor, tensor.bytes().as_ptr(), name, member(&value, at));
-        Self { _noted: Some(noted), ..Self::of(tensor, start, false, Owner::Lease(value.clone(), at)) }
+        Self::new(Layout::leased(tensor, false), start, Owner::Lease(value.clone(), at), Some(noted))
     }
 
     /// Returns private, writable views of a value's tensors. `name` is the name by which the value
@@ -160,23 +198,9 @@ impl View {
             let tensor = host_tensor(copy.value(), at);
             let start = bytes.wrapping_add(tensor.byte_offset());
             let noted = noted(Kind::Private, tensor, bytes, name, member(copy.value(), at));
-            Self { _noted: Some(noted), ..Self::of(tensor, start, true, Owner::Private(copy.clone(), at)) }
+            Self::new(Layout::leased(tensor, true), start, Owner::Private(copy.clone(), at), Some(noted))
         });
         Ok(views.collect())
-    }
-
-    fn of(tensor: &Tensor, start: *mut u8, writable: bool, owner: Owner) -> Self {
-        Self {
-            dtype: tensor.dtype(),
-            shape: tensor.shape().iter().map(|&d| d as i64).collect(),
-            strides: tensor.strides().into(),
-            writable,
-            start: Start(start),
-            reads: Reads::default(),
-            owner,
-            forks: fork::generation(),
-            _noted: None,
-        }
     }
 
     /// Checks that the memory is mapped in this process. A forked child has its parent's leases, and none of its drafts.
@@ -195,64 +219,27 @@ impl View {
     /// Returns the view of a draft. `name` is the name under which the draft will be published.
     pub fn drafted(mut draft: tensorlend::Draft, name: Option<&str>) -> (Self, Arc<Drafted>) {
         let spec = draft.spec();
-        let shape: Box<[i64]> = spec.shape.iter().map(|&d| d as i64).collect();
-        let strides = spec.strides.map_or_else(|| row_major(&shape), Into::into);
         let bytes = draft.bytes_mut();
         let noted = fault::note(Kind::Draft, bytes.as_ptr(), bytes.len(), name.unwrap_or_default(), None);
         let start = bytes.as_mut_ptr().wrapping_add(spec.byte_offset);
-        let drafted = Arc::new(Drafted { draft: Mutex::new(Some(draft)), pin: Mutex::default() });
-        let owner = Owner::Draft(drafted.clone());
-        (
-            Self {
-                dtype: spec.dtype,
-                shape,
-                strides,
-                writable: true,
-                start: Start(start),
-                reads: Reads::default(),
-                owner,
-                forks: fork::generation(),
-                _noted: Some(noted),
-            },
-            drafted,
-        )
+        let drafted = Arc::new(Drafted::new(draft));
+        (Self::new(Layout::drafted(spec), start, Owner::Draft(drafted.clone()), Some(noted)), drafted)
     }
 
     /// Returns a read-only view of one private byte. It is used to test consumers.
     pub fn sample() -> Self {
         let mut bytes = Box::new([0u8]);
-        Self {
-            dtype: DType::U8,
-            shape: [1].into(),
-            strides: [1].into(),
-            writable: false,
-            start: Start(bytes.as_mut_ptr()),
-            reads: Reads::default(),
-            owner: Owner::Heap(bytes),
-            forks: fork::generation(),
-            _noted: None,
-        }
+        let layout = Layout { writable: false, ..Layout::drafted(TensorSpec::new(DType::U8, &[1u64])) };
+        Self::new(layout, bytes.as_mut_ptr(), Owner::Heap(bytes), None)
     }
 
     /// Returns a view of a private copy, in C order.
     pub fn copied(&self) -> Self {
         let mut bytes = vec![0; self.nbytes()].into_boxed_slice();
-        let shape: Vec<u64> = self.shape.iter().map(|&d| d as u64).collect();
         // SAFETY: all elements of a view are readable as long as the view lives.
-        unsafe { crate::strided::gather(self.start(), &shape, &self.byte_strides(), self.item(), &mut bytes) };
-        let start = Start(bytes.as_mut_ptr());
-        let strides = row_major(&self.shape);
-        Self {
-            dtype: self.dtype,
-            shape: self.shape.clone(),
-            strides,
-            writable: true,
-            start,
-            reads: Reads::default(),
-            owner: Owner::Heap(bytes),
-            forks: self.forks,
-            _noted: None,
-        }
+        unsafe { crate::strided::gather(self.start(), &self.sizes(), &self.byte_strides(), self.item(), &mut bytes) };
+        let start = bytes.as_mut_ptr();
+        Self { forks: self.forks, ..Self::new(self.layout.copied(), start, Owner::Heap(bytes), None) }
     }
 
     /// Returns the address of the first element. As long as this view lives, all elements are
@@ -260,32 +247,6 @@ impl View {
     /// threads, so callers are responsible for them.
     pub fn start(&self) -> *mut u8 {
         self.start.0
-    }
-
-    /// Returns the bytes of one element.
-    pub fn item(&self) -> usize {
-        self.dtype.item_bytes()
-    }
-
-    /// Returns the number of elements.
-    pub fn elements(&self) -> usize {
-        self.shape.iter().product::<i64>() as usize
-    }
-
-    /// Returns the bytes of all elements.
-    pub fn nbytes(&self) -> usize {
-        self.elements() * self.item()
-    }
-
-    /// Returns the strides, in bytes.
-    pub fn byte_strides(&self) -> Vec<i64> {
-        self.strides.iter().map(|s| s * self.item() as i64).collect()
-    }
-
-    /// Returns true if the elements are C-contiguous.
-    pub fn is_row_major(&self) -> bool {
-        let axes = self.shape.iter().copied().zip(self.strides.iter().copied());
-        self.shape.contains(&0) || is_packed(axes.rev(), 1)
     }
 
     /// Returns the leased value; `None` for a draft or a copy.
@@ -316,20 +277,15 @@ impl View {
         Ok(())
     }
 
-    /// Returns the leased tensor.
+    /// Returns the version of the leased value, and whether the session of the lease still exists;
+    /// `None` for a draft or a copy.
+    pub fn held(&self) -> Option<(Version, bool)> {
+        self.value().map(|value| (value.version(), value.validate()))
+    }
+
+    /// Returns the leased tensor; `None` for a draft or a copy.
     pub fn tensor(&self) -> Option<&Tensor> {
         let (Owner::Lease(_, at) | Owner::Private(_, at)) = &self.owner else { return None };
         self.value().map(|value| host_tensor(value, *at))
     }
-}
-
-/// Returns C-contiguous strides in elements.
-pub fn row_major(shape: &[i64]) -> Box<[i64]> {
-    let mut strides = vec![0; shape.len()];
-    let mut next = 1;
-    for (stride, dim) in strides.iter_mut().zip(shape).rev() {
-        *stride = next;
-        next *= dim.max(&1);
-    }
-    strides.into()
 }

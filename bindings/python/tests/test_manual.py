@@ -25,19 +25,23 @@ LANGUAGES = ("Rust", "Python", "C", "C++")
 
 
 def rust() -> set[str]:
+    texts = [path.read_text() for crate in ("libclient", "apps/model") for path in (ROOT / crate / "src").rglob("*.rs")]
+    # The types of tensors and drafts on devices are those in host memory, with another parameter.
+    aliases = re.findall(r"^pub type (\w+) = (\w+)<\w+>;$", "\n".join(texts), re.MULTILINE)
     calls = set()
-    for path in (path for crate in ("libclient", "apps/model") for path in (ROOT / crate / "src").rglob("*.rs")):
-        of, hidden = None, False
-        for line in path.read_text().split("\n#[cfg(test)]\nmod tests")[0].splitlines():
-            if block := re.match(r"impl(?:<.*?>)? (?:\w+::)*(\w+)(?:<.*>)? \{$", line):
-                of = block[1] if block[1] in RUST else None
+    for text in texts:
+        of, hidden = [], False
+        for line in text.split("\n#[cfg(test)]\nmod tests")[0].splitlines():
+            if block := re.match(r"impl(<.*?>)? (?:\w+::)*(\w+)(?:<.*>)? \{$", line):
+                of = [block[2]] + [alias for alias, generic in aliases if block[1] and generic == block[2]]
+                of = [name for name in of if name in RUST]
             elif line == "}":
-                of = None
+                of = []
             elif line.strip() == "#[doc(hidden)]":
                 hidden = True
             elif of and (method := re.match(r"    pub (?:const |async |unsafe )*fn (\w+)", line)):
                 if not hidden:
-                    calls.add(f"{of}::{method[1]}")
+                    calls |= {f"{name}::{method[1]}" for name in of}
                 hidden = False
     return calls
 

@@ -10,9 +10,9 @@ use crate::lease::by_name::lease_key;
 use crate::lease::device::lease::DeviceLease;
 use crate::lease::take::Leased;
 use crate::lease::value::Value;
-use crate::names::lifetime::Lifetime;
 use crate::names::version::Version;
 use crate::tensor::device::draft::DeviceDraft;
+use crate::tensor::draft::{self, Draft};
 use crate::tensor::element::AsTensor;
 use crate::tensor::shape::IntoShape;
 use crate::tensor::spec::TensorSpec;
@@ -123,7 +123,7 @@ impl Client {
     /// # Errors
     /// The errors of [`Client::create_on`].
     pub fn create_spec_on(&self, on: impl Into<On>, spec: TensorSpec) -> Result<DeviceDraft> {
-        DeviceDraft::new(self.session(), on.into().uuid(CREATE)?, None, &spec)
+        DeviceDraft::on_device(self.session(), on.into().uuid(CREATE)?, None, &spec)
     }
 
     /// Creates a draft like [`Client::create_on`], for work in a stream. The draft records the stream, so that its
@@ -140,7 +140,7 @@ impl Client {
         shape: impl IntoShape,
     ) -> Result<DeviceDraft> {
         let spec = TensorSpec::try_new(dtype, shape)?;
-        DeviceDraft::new(self.session(), on.into().uuid(CREATE)?, Some(stream.into()), &spec)
+        DeviceDraft::on_device(self.session(), on.into().uuid(CREATE)?, Some(stream.into()), &spec)
     }
 
     /// Copies an array from the host to a device and publishes it there. Blocks until the copy is complete.
@@ -168,7 +168,7 @@ impl Client {
             draft.copy_from_bytes(&bytes)?;
         }
         // The copy is complete, and no other work is pending.
-        draft.publish_settled(name, Lifetime::default())
+        draft.publish(name)
     }
 
     /// Leases a tensor on a device. If its producer published it early, blocks until the producer's work on it is
@@ -212,7 +212,7 @@ impl Client {
 
     /// Returns whether this client has created the draft.
     #[doc(hidden)]
-    pub fn has_created(&self, draft: &DeviceDraft) -> bool {
+    pub fn has_created<M: draft::Memory>(&self, draft: &Draft<M>) -> bool {
         std::sync::Arc::ptr_eq(self.session(), draft.session())
     }
 

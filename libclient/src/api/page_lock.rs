@@ -15,7 +15,6 @@ use crate::tensor::Tensor;
 use crate::tensor::device::copies::drop_after;
 use crate::tensor::device::draft::DeviceDraft;
 use crate::tensor::draft::Draft;
-use crate::tensor::spec::TensorSpec;
 use std::sync::Arc;
 
 impl Draft {
@@ -100,13 +99,7 @@ impl Value {
         held.link().check()?;
         let session = Session::of(held.link()).ok_or(Error::SessionEnded)?;
         let tensor = self.host_tensor(member)?;
-        let spec = TensorSpec {
-            dtype: tensor.dtype(),
-            shape: tensor.shape().to_vec(),
-            strides: tensor.own_strides().map(<[i64]>::to_vec),
-            byte_offset: tensor.byte_offset(),
-        };
-        let mut draft = DeviceDraft::new(&session, on.into().uuid(doing)?, Some(stream.clone()), &spec)?;
+        let mut draft = DeviceDraft::on_device(&session, on.into().uuid(doing)?, Some(stream.clone()), &tensor.spec())?;
         draft.set_metadata(tensor.metadata())?.set_timestamp(tensor.timestamp());
         if session.welcome.page_lock {
             // A dataset's tensors may be in other segments than its index.

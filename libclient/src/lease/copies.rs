@@ -10,7 +10,6 @@ use crate::tensor::Tensor;
 use crate::tensor::dataset::seal_dataset;
 use crate::tensor::draft::Draft;
 use crate::tensor::member_draft::MemberDraft;
-use crate::tensor::spec::TensorSpec;
 use std::sync::Arc;
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 
@@ -61,13 +60,7 @@ fn duplicate_member(session: &Arc<Session>, member: Member<'_>) -> Result<Member
 
 /// Returns a draft with the contents of a leased tensor.
 fn duplicate(session: &Arc<Session>, tensor: &Tensor) -> Result<Draft> {
-    let spec = TensorSpec {
-        dtype: tensor.dtype(),
-        shape: tensor.shape().to_vec(),
-        strides: tensor.own_strides().map(<[i64]>::to_vec),
-        byte_offset: tensor.byte_offset(),
-    };
-    let mut draft = Draft::new(session, &spec)?;
+    let mut draft = Draft::new(session, &tensor.spec())?;
     let bytes = draft.bytes_mut();
     bytes.copy_from_slice(&tensor.bytes()[..bytes.len()]);
     draft.set_metadata(tensor.metadata())?.set_timestamp(tensor.timestamp());

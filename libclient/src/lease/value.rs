@@ -143,12 +143,7 @@ impl Value {
 
     /// Returns the version of the leased value.
     pub fn version(&self) -> Version {
-        match self {
-            Self::Tensor(lease) => lease.version(),
-            Self::Dataset(dataset) => dataset.version(),
-            #[cfg(feature = "cuda")]
-            Self::Device(lease) => lease.version(),
-        }
+        self.held().version()
     }
 }
 

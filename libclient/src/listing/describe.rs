@@ -13,7 +13,7 @@ use crate::listing::{Content, Info, InfoKind, Origin, Spilled, info_of};
 use crate::peers::sheets::Peer;
 use crate::segment::mapping::records;
 use crate::session::Session;
-use crate::tensor::layout_of;
+use crate::tensor::Tensor;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use tensorlend_layout::Device;
@@ -279,9 +279,8 @@ impl<'s> Describer<'s> {
                 }
             };
         }
-        let layout = layout_of::read(&info, info.data_bytes, None)?;
-        let content = Content::of_tensor(info.dtype, &layout, info.timestamp_ns, None);
-        let info = info_of(self.session, name, origin, content, None);
+        let tensor = Tensor::of(&info, info.data_bytes, None, ())?;
+        let info = info_of(self.session, name, origin, Content::of_tensor(&tensor, None), None);
         Ok(Attempt::Done(Described::Info { info: Box::new(info), in_file }))
     }
 

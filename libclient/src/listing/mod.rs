@@ -15,8 +15,7 @@ use crate::names::lifetime::Lifetime;
 use crate::names::version::Version;
 use crate::session::Session;
 use crate::tensor::Tensor;
-use crate::tensor::dims::{as_u64, as_usize};
-use crate::tensor::layout_of::Layout;
+use crate::tensor::dims::as_u64;
 use crate::tensor::strided::is_row_major;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -119,10 +118,6 @@ impl TensorInfo {
     /// Returns true if the elements are contiguous, in C order, like [`Tensor::is_row_major`].
     pub fn is_row_major(&self) -> bool {
         is_row_major(as_u64(&self.shape), &self.strides)
-    }
-
-    fn of(tensor: &Tensor) -> Self {
-        Self::of_member(member::Member::Host(tensor))
     }
 
     fn of_member(member: member::Member<'_>) -> Self {
@@ -337,20 +332,16 @@ fn info_of_lease(session: &Arc<Session>, name: &str) -> Result<Option<Info>> {
     let leased = match leased {
         Leased::Other(parts) if parts.bytes.is_none() => {
             let device = device::describe(session, &parts.held, parts.held.segment(), &parts.info, name)?;
-            let content = Content::of_tensor(device.dtype, &device.layout, device.timestamp_ns, Some(device.uuid));
-            return Ok(Some(info_of(session, name, Origin::of(&parts.held), content, Some(device.uuid))));
+            let uuid = Some(device.memory);
+            let content = Content::of_tensor(&device, uuid);
+            return Ok(Some(info_of(session, name, Origin::of(&parts.held), content, uuid)));
         }
         leased => leased,
     };
     let value = assemble::value(session, leased, name)?;
     let held = value.held();
     let content = match &value {
-        Value::Tensor(tensor) => Content {
-            kind: InfoKind::Tensor(TensorInfo::of(tensor)),
-            nbytes: tensor.nbytes() as u64,
-            metadata_bytes: tensor.metadata().len(),
-            timestamp_ns: tensor.timestamp(),
-        },
+        Value::Tensor(tensor) => Content::of_tensor(tensor, None),
         Value::Dataset(dataset) => Content {
             kind: InfoKind::Dataset(dataset.members().map(|(n, t)| (n.to_owned(), TensorInfo::of_member(t))).collect()),
             nbytes: dataset.members().fold(0u64, |sum, (_, t)| sum.saturating_add(t.nbytes() as u64)),
@@ -386,13 +377,13 @@ pub struct Content {
 
 impl Content {
     /// Returns the description of one tensor.
-    pub fn of_tensor(dtype: DType, layout: &Layout, timestamp_ns: u64, device: Option<Uuid>) -> Self {
-        let (shape, strides) = (as_usize(&layout.shape).to_vec(), layout.strides.to_vec());
+    pub fn of_tensor<M>(tensor: &Tensor<M>, device: Option<Uuid>) -> Self {
+        let (dtype, shape, strides) = (tensor.dtype(), tensor.shape().to_vec(), tensor.strides().to_vec());
         Self {
             kind: InfoKind::Tensor(TensorInfo { dtype, shape, strides, device }),
-            nbytes: layout.elements * dtype.item_bytes() as u64,
-            metadata_bytes: layout.metadata.len(),
-            timestamp_ns,
+            nbytes: tensor.nbytes() as u64,
+            metadata_bytes: tensor.metadata().len(),
+            timestamp_ns: tensor.timestamp(),
         }
     }
 }

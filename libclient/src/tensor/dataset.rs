@@ -257,7 +257,7 @@ pub fn seal_dataset(
 ) -> Result<Sealed> {
     let mut index = Vec::with_capacity(members.len());
     for (name, draft) in &members {
-        let cell = draft.cell()?;
+        let cell = draft.cell();
         // Sealing the member fills in its header summary.
         let summary = HeaderSummary::default();
         index.push(DatasetMember { name, slot: cell.slot(), generation: cell.generation(), summary });

@@ -4,6 +4,8 @@ use crate::error::Result;
 use crate::session::Session;
 #[cfg(feature = "cuda")]
 use crate::tensor::device::draft::DeviceDraft;
+#[cfg(feature = "cuda")]
+use crate::tensor::draft::Memory;
 use crate::tensor::draft::{Draft, Sealed};
 use std::sync::Arc;
 use tensorlend_layout::number::SlotNo;
@@ -45,10 +47,9 @@ impl MemberDraft {
     }
 
     /// Returns the slot and its generation.
-    #[cfg_attr(not(feature = "cuda"), expect(clippy::unnecessary_wraps, reason = "only a draft on a device may fail"))]
-    pub(crate) fn cell(&self) -> Result<Cell> {
+    pub(crate) fn cell(&self) -> Cell {
         match self {
-            Self::Host(draft) => Ok(draft.cell()),
+            Self::Host(draft) => draft.cell(),
             #[cfg(feature = "cuda")]
             Self::Device(draft) => draft.cell(),
         }
@@ -59,7 +60,7 @@ impl MemberDraft {
     pub(crate) fn settle(&self) -> Result<()> {
         match self {
             Self::Host(_) => Ok(()),
-            Self::Device(draft) => draft.settle(),
+            Self::Device(draft) => Memory::settle(draft),
         }
     }
 
@@ -68,7 +69,7 @@ impl MemberDraft {
         match self {
             Self::Host(mut draft) => draft.seal(sequence, next),
             #[cfg(feature = "cuda")]
-            Self::Device(mut draft) => draft.seal_settled(sequence, next),
+            Self::Device(mut draft) => draft.seal_any(sequence, next, false),
         }
     }
 }

@@ -20,6 +20,7 @@ use crate::segment::bytes::Bytes;
 use crate::tensor::dims::as_usize;
 use crate::tensor::element::Element;
 use crate::tensor::layout_of::Layout;
+use crate::tensor::spec::TensorSpec;
 use crate::tensor::strided::gather;
 use tensorlend_layout::tensor::{BadTensor, SlotInfo};
 use tensorlend_layout::{DType, Device};
@@ -48,8 +49,12 @@ use tensorlend_layout::{DType, Device};
 /// assert_eq!((points.metadata(), points.timestamp()), (&b"metres"[..], 1_700_000_000_000_000_000));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Tensor {
-    bytes: Bytes,
+///
+/// `M` is the kind of memory. Without it, the tensor is in host memory. With the feature `cuda`, `DeviceTensor` is a
+/// tensor on a device.
+pub struct Tensor<M = Bytes> {
+    /// The bytes, or the way to them.
+    pub(crate) memory: M,
     dtype: DType,
     device: Device,
     layout: Layout,
@@ -57,17 +62,19 @@ pub struct Tensor {
     timestamp_ns: u64,
 }
 
-impl Tensor {
-    /// Builds a tensor from its record and its extension. The caller must hold the lease that covers both.
+impl<M> Tensor<M> {
+    /// Builds a tensor of this many bytes from its record and its extension. The caller must hold the lease that covers
+    /// both.
     #[inline(always)]
-    pub(crate) fn read(
+    pub(crate) fn of(
         info: &SlotInfo,
-        bytes: Bytes,
+        nbytes: u64,
         extension: Option<&Bytes>,
+        memory: M,
     ) -> std::result::Result<Self, BadTensor> {
-        let layout = layout_of::read(info, bytes.len() as u64, extension)?;
+        let layout = layout_of::read(info, nbytes, extension)?;
         Ok(Self {
-            bytes,
+            memory,
             dtype: info.dtype,
             device: info.device,
             layout,
@@ -76,14 +83,15 @@ impl Tensor {
         })
     }
 
+    /// Returns the same tensor in another form of memory.
+    pub(crate) fn with<N>(&self, memory: N) -> Tensor<N> {
+        let Self { dtype, device, byte_offset, timestamp_ns, .. } = *self;
+        Tensor { memory, dtype, device, layout: self.layout.clone(), byte_offset, timestamp_ns }
+    }
+
     /// Returns the element type.
     pub fn dtype(&self) -> DType {
         self.dtype
-    }
-
-    /// Returns the location of the tensor's bytes, which is always host memory.
-    pub fn device(&self) -> Device {
-        self.device
     }
 
     /// Returns the sizes in elements.
@@ -96,10 +104,6 @@ impl Tensor {
         &self.layout.strides
     }
 
-    pub(crate) fn own_strides(&self) -> Option<&[i64]> {
-        (!self.layout.row_major).then_some(&*self.layout.strides)
-    }
-
     /// Returns whether the tensor's elements are contiguous, in C order.
     pub fn is_row_major(&self) -> bool {
         self.layout.row_major
@@ -110,7 +114,7 @@ impl Tensor {
         self.layout.elements as usize
     }
 
-    /// Returns the offset of the element with index 0 in [`Tensor::bytes`], in bytes.
+    /// Returns the offset of the element with index 0 from the tensor's first byte, in bytes.
     pub fn byte_offset(&self) -> usize {
         self.byte_offset as usize
     }
@@ -118,6 +122,56 @@ impl Tensor {
     /// Returns the number of bytes of the elements, without gaps: the number of elements times the bytes of one.
     pub fn nbytes(&self) -> usize {
         self.elements() * self.dtype.item_bytes()
+    }
+
+    /// Returns the metadata that the tensor's producer set, in host memory, copied when the client took the lease. Empty
+    /// if the producer set none.
+    pub fn metadata(&self) -> &[u8] {
+        &self.layout.metadata
+    }
+
+    /// Returns the timestamp that the tensor's producer set, in nanoseconds of the clock on which producer and readers
+    /// agreed. Returns 0 if the producer set none.
+    pub fn timestamp(&self) -> u64 {
+        self.timestamp_ns
+    }
+
+    /// Returns the dtype, shape and memory layout, for a copy of the tensor.
+    pub(crate) fn spec(&self) -> TensorSpec {
+        TensorSpec {
+            dtype: self.dtype,
+            shape: self.shape().to_vec(),
+            strides: (!self.layout.row_major).then(|| self.layout.strides.to_vec()),
+            byte_offset: self.byte_offset(),
+        }
+    }
+
+    /// Copies the elements in C order from `bytes`, which are all bytes of the tensor. They contain every element: the
+    /// client checked this when it took the lease.
+    pub(crate) fn gather(&self, bytes: &[u8], out: &mut [u8]) {
+        gather(bytes, self.dtype.item_bytes(), self.byte_offset, &self.layout.shape, self.strides(), out);
+    }
+
+    /// Checks that the elements have this type.
+    pub(crate) fn check_dtype<T: Element>(&self) -> Result<()> {
+        if T::DTYPE == self.dtype { Ok(()) } else { Err(Error::DType { found: self.dtype, wanted: T::DTYPE }) }
+    }
+}
+
+impl Tensor {
+    /// Builds a tensor from its record and its extension. The caller must hold the lease that covers both.
+    #[inline(always)]
+    pub(crate) fn read(
+        info: &SlotInfo,
+        bytes: Bytes,
+        extension: Option<&Bytes>,
+    ) -> std::result::Result<Self, BadTensor> {
+        Self::of(info, bytes.len() as u64, extension, bytes)
+    }
+
+    /// Returns the location of the tensor's bytes, which is always host memory.
+    pub fn device(&self) -> Device {
+        self.device
     }
 
     /// Returns all bytes of the tensor in memory order, including gaps between strided elements.
@@ -136,7 +190,7 @@ impl Tensor {
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: contract 1 and 2 of `bytes.rs`: code can only reach a `Tensor` by reference through the lease that
         // covers its slot and keeps its segment.
-        unsafe { self.bytes.read() }
+        unsafe { self.memory.read() }
     }
 
     /// Returns the elements, in place.
@@ -158,9 +212,7 @@ impl Tensor {
     /// # Panics
     /// Panics in the child of a fork that did not inherit the lease, like [`Tensor::bytes`].
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
-        if T::DTYPE != self.dtype {
-            return Err(Error::DType { found: self.dtype, wanted: T::DTYPE });
-        }
+        self.check_dtype::<T>()?;
         let bytes = self.row_major_bytes().ok_or(Error::Strided)?;
         bytemuck::try_cast_slice(bytes)
             .map_err(|_| Error::Damaged { name: "the tensor".into(), cause: BadTensor::Bounds })
@@ -212,8 +264,7 @@ impl Tensor {
             out.copy_from_slice(bytes);
             return Ok(());
         }
-        // When the client took the lease, it checked that every element is inside the bytes.
-        gather(self.bytes(), self.dtype.item_bytes(), self.byte_offset, &self.layout.shape, self.strides(), out);
+        self.gather(self.bytes(), out);
         Ok(())
     }
 
@@ -237,9 +288,7 @@ impl Tensor {
     #[cfg(feature = "ndarray")]
     pub fn ndarray<T: Element>(&self) -> Result<ndarray::ArrayViewD<'_, T>> {
         use ndarray::ShapeBuilder;
-        if T::DTYPE != self.dtype {
-            return Err(Error::DType { found: self.dtype, wanted: T::DTYPE });
-        }
+        self.check_dtype::<T>()?;
         let shape = self.shape();
         if self.is_row_major() {
             let elements = self.as_slice::<T>()?;
@@ -252,21 +301,9 @@ impl Tensor {
         let strides = strides.ok_or(Error::Strided)?;
         ndarray::ArrayViewD::from_shape(shape.to_vec().strides(strides), elements).map_err(|_| Error::Strided)
     }
-
-    /// Returns the metadata that the tensor's producer set, copied when the client took the lease. Empty if the
-    /// producer set none.
-    pub fn metadata(&self) -> &[u8] {
-        &self.layout.metadata
-    }
-
-    /// Returns the timestamp that the tensor's producer set, in nanoseconds of the clock on which producer and readers
-    /// agreed. Returns 0 if the producer set none.
-    pub fn timestamp(&self) -> u64 {
-        self.timestamp_ns
-    }
 }
 
-impl std::fmt::Debug for Tensor {
+impl<M> std::fmt::Debug for Tensor<M> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Tensor").field("dtype", &self.dtype).field("shape", &self.shape()).finish_non_exhaustive()
     }

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::session::Session;
-use crate::tensor::draft::{Draft, Sealed};
+use crate::tensor::draft::{Draft, Memory, Sealed};
 use std::sync::Arc;
 use tensorlend_layout::word::SLOT_NONE;
 
@@ -26,10 +26,10 @@ use tensorlend_layout::word::SLOT_NONE;
 /// ```
 pub trait Sendable: sealed::Message {}
 
-impl Sendable for Draft {}
+impl<M: Memory> Sendable for Draft<M> {}
 
 pub(crate) mod sealed {
-    use super::{Arc, Draft, Result, SLOT_NONE, Sealed, Session};
+    use super::{Arc, Draft, Memory, Result, SLOT_NONE, Sealed, Session};
 
     /// A token that only this crate can create, so that no other crate can call the methods below.
     #[derive(Clone, Copy)]
@@ -53,13 +53,17 @@ pub(crate) mod sealed {
         fn seal_for(&mut self, sequence: u64, _: Inside) -> Result<Sealed>;
     }
 
-    impl Message for Draft {
+    impl<M: Memory> Message for Draft<M> {
         fn session(&self, _: Inside) -> &Arc<Session> {
             Self::session(self)
         }
         #[inline]
         fn takes_memory(&self, _: Inside) -> bool {
             self.is_extended()
+        }
+        #[inline]
+        fn ready(&self, _: Inside) -> Result<()> {
+            M::settle(self)
         }
         #[inline(always)]
         fn seal_for(&mut self, sequence: u64, _: Inside) -> Result<Sealed> {

@@ -64,6 +64,18 @@ impl From<DatasetDraft> for ValueDraft {
     }
 }
 
+/// Does the same with a draft of any kind.
+macro_rules! each {
+    ($value:expr, $draft:ident => $result:expr) => {
+        match $value {
+            ValueDraft::Tensor($draft) => $result,
+            ValueDraft::Dataset($draft) => $result,
+            #[cfg(feature = "cuda")]
+            ValueDraft::Device($draft) => $result,
+        }
+    };
+}
+
 impl ValueDraft {
     /// Publishes the value under a name. Returns its version.
     ///
@@ -78,12 +90,7 @@ impl ValueDraft {
     /// # Errors
     /// The errors of [`Draft::publish_for`] or [`DatasetDraft::publish_for`].
     pub fn publish_for(self, name: &str, lifetime: Lifetime) -> Result<Version> {
-        match self {
-            Self::Tensor(draft) => draft.publish_for(name, lifetime),
-            Self::Dataset(draft) => draft.publish_for(name, lifetime),
-            #[cfg(feature = "cuda")]
-            Self::Device(draft) => draft.publish_for(name, lifetime),
-        }
+        each!(self, draft => draft.publish_for(name, lifetime))
     }
 
     /// Publishes like [`Draft::publish_within`]. A tensor on a device is published like [`ValueDraft::publish_for`].
@@ -105,38 +112,18 @@ impl Sendable for ValueDraft {}
 
 impl Message for ValueDraft {
     fn session(&self, inside: Inside) -> &Arc<Session> {
-        match self {
-            Self::Tensor(draft) => Message::session(draft, inside),
-            Self::Dataset(draft) => Message::session(draft, inside),
-            #[cfg(feature = "cuda")]
-            Self::Device(draft) => Message::session(draft, inside),
-        }
+        each!(self, draft => Message::session(draft, inside))
     }
 
     fn takes_memory(&self, inside: Inside) -> bool {
-        match self {
-            Self::Tensor(draft) => draft.takes_memory(inside),
-            Self::Dataset(draft) => draft.takes_memory(inside),
-            #[cfg(feature = "cuda")]
-            Self::Device(draft) => draft.takes_memory(inside),
-        }
+        each!(self, draft => draft.takes_memory(inside))
     }
 
-    #[cfg(feature = "cuda")]
     fn ready(&self, inside: Inside) -> Result<()> {
-        match self {
-            Self::Device(draft) => draft.ready(inside),
-            Self::Dataset(draft) => draft.ready(inside),
-            Self::Tensor(_) => Ok(()),
-        }
+        each!(self, draft => draft.ready(inside))
     }
 
     fn seal_for(&mut self, sequence: u64, inside: Inside) -> Result<Sealed> {
-        match self {
-            Self::Tensor(draft) => draft.seal_for(sequence, inside),
-            Self::Dataset(draft) => draft.seal_for(sequence, inside),
-            #[cfg(feature = "cuda")]
-            Self::Device(draft) => draft.seal_for(sequence, inside),
-        }
+        each!(self, draft => draft.seal_for(sequence, inside))
     }
 }

@@ -61,7 +61,6 @@ impl<P> Request<P> {
 }
 
 /// The outcome of a transfer.
-#[expect(clippy::large_enum_variant, reason = "handed over once, and never kept")]
 pub enum Outcome {
     /// All bytes have arrived, and the draft can be published.
     Complete(ValueDraft),

@@ -78,7 +78,7 @@ impl DeviceArray {
         view.order(py, stream_again)?;
         Ok(Self {
             dtype: view.dtype,
-            shape: view.shape.iter().map(|&d| d as u64).collect(),
+            shape: view.sizes(),
             strides: view.byte_strides(),
             start: view.start()?,
             on: Some(view.uuid.into()),
@@ -192,7 +192,7 @@ pub fn from_host(py: Python<'_>, client: &Client, array: &Array, on: On) -> PyRe
 
 /// Copies an array in host memory into a draft on a device.
 pub fn fill(py: Python<'_>, view: &DeviceView, array: &Array) -> PyResult<()> {
-    let shape: Vec<u64> = view.shape.iter().map(|&d| d as u64).collect();
+    let shape = view.sizes();
     if array.dtype() != view.dtype {
         let (theirs, ours) = (array.dtype().numpy_name(), view.dtype.numpy_name());
         return Err(errors::dtype(format!(

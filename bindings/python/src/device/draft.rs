@@ -1,23 +1,22 @@
 //! The class `DeviceDraft`: a tensor that is being written on a device.
 
-use super::view::{DeviceView, Drafted, gone};
+use super::view::{DeviceView, Drafted};
 use super::{array, export};
 use crate::array::Array;
 use crate::cuda_stream::Given;
-use crate::draft::unnamed;
-use crate::errors::{OrRaise, argument, raise};
-use crate::getters::tensor_getters;
+use crate::errors::{OrRaise, argument};
+use crate::getters::{draft_methods, tensor_getters};
 use crate::lasting::Lasting;
 use crate::lease::Lease;
 use crate::target::Target;
 use crate::version::Version;
-use crate::{metadata, shown};
+use crate::view::gone;
 use pyo3::exceptions::PyRuntimeWarning;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::ffi::CString;
 use std::sync::{Arc, Mutex};
-use tensorlend::{On, TensorSpec};
+use tensorlend::{Error, On, TensorSpec, ValueDraft};
 use tensorlend_os::mutex::lock;
 
 /// A tensor that is being written on a device, in the memory where its readers will see it.
@@ -46,26 +45,17 @@ struct State {
     drafted: Arc<Drafted>,
 }
 
-/// Parameters of a new draft.
-pub struct Wish {
-    pub spec: TensorSpec,
-    pub on: On,
-    pub stream: Option<Given>,
-    pub name: Option<String>,
-    pub lasting: Lasting,
-}
-
 impl DeviceDraft {
-    /// Creates a draft on a device.
+    /// Creates the client library's draft on a device.
     pub fn create(
         py: Python<'_>,
         client: &tensorlend::Client,
-        wish: Wish,
-        describe: impl FnOnce(&mut tensorlend::DeviceDraft) -> Result<(), tensorlend::Error>,
-    ) -> PyResult<Self> {
-        let Wish { spec, on, stream, name, lasting } = wish;
-        let (known, on_stream) = (stream.is_some(), stream.as_ref().map(|given| given.recorded.clone()));
-        let made = py.detach(|| match on_stream {
+        spec: TensorSpec,
+        on: On,
+        stream: Option<&Given>,
+    ) -> PyResult<tensorlend::DeviceDraft> {
+        let stream = stream.map(|given| given.recorded.clone());
+        let made = py.detach(|| match stream {
             // Pass the stream to the allocator, which may have separate memory for each stream.
             Some(stream) if spec.strides.is_none() => client.create_on_stream(on, &stream, spec.dtype, &spec.shape),
             Some(stream) => {
@@ -75,19 +65,14 @@ impl DeviceDraft {
             }
             None => client.create_spec_on(on, spec),
         });
-        let mut draft = made.or_raise()?;
-        describe(&mut draft).or_raise()?;
-        debug_assert_eq!(known, stream.is_some());
-        let (view, drafted) = DeviceView::drafted(draft, stream);
-        let state = State { view: Arc::new(view), drafted };
-        Ok(Self { state: Mutex::new(Some(state)), name, lasting })
+        made.or_raise()
     }
 
-    /// Creates the object for a draft with pending work in `stream`.
-    pub fn of(draft: tensorlend::DeviceDraft, stream: Given) -> Self {
-        let (view, drafted) = DeviceView::drafted(draft, Some(stream));
+    /// Creates the object for a draft. `stream` is the stream that the caller named for it.
+    pub fn of(draft: tensorlend::DeviceDraft, stream: Option<Given>, name: Option<String>, lasting: Lasting) -> Self {
+        let (view, drafted) = DeviceView::drafted(draft, stream);
         let state = State { view: Arc::new(view), drafted };
-        Self { state: Mutex::new(Some(state)), name: None, lasting: Lasting::default() }
+        Self { state: Mutex::new(Some(state)), name, lasting }
     }
 
     /// Checks that the draft is open, belongs to this client, and is on the requested device.
@@ -101,58 +86,33 @@ impl DeviceDraft {
         if wanted != view.uuid {
             return Err(argument(format!("the draft is on device {}: create another one on {wanted}", view.uuid)));
         }
-        if view.with_draft(|draft| Ok(client.has_created(draft)))? {
-            return Ok(());
-        }
-        Err(argument("the draft was made by another client: create it with this one, or publish it there"))
-    }
-
-    /// Returns the lifetime that the draft's name will have.
-    pub fn lasting(&self) -> Lasting {
-        self.lasting
-    }
-
-    fn view(&self) -> PyResult<Arc<DeviceView>> {
-        let view = lock(&self.state).as_ref().map(|state| state.view.clone()).ok_or_else(gone)?;
-        view.check()?;
-        Ok(view)
+        self.check_client(client)
     }
 
     /// Takes the client library's draft for publication, and closes this object. If `finish` is
     /// true, first waits for pending work on the draft. The memory stays in place as long as an
     /// array may view it.
-    pub fn take(&self, py: Python<'_>, finish: bool) -> PyResult<tensorlend::DeviceDraft> {
+    fn take_draft(&self, py: Python<'_>, finish: bool) -> PyResult<tensorlend::DeviceDraft> {
         self.view()?;
-        let State { view, drafted, .. } = lock(&self.state).take().ok_or_else(gone)?;
+        let State { view, drafted } = lock(&self.state).take().ok_or_else(gone).or_raise()?;
         let alone = Arc::strong_count(&view) == 1;
-        let mut draft = lock(&drafted.draft).take().ok_or_else(gone)?;
-        let pinned = (!alone).then(|| draft.pin()).transpose();
-        let pinned = pinned.and_then(|pin| {
+        drafted.take(|draft| {
+            let pin = (!alone).then(|| draft.pin()).transpose()?;
             if finish {
-                py.detach(|| drafted.finish(&mut draft))?;
+                py.detach(|| drafted.finish(draft))?;
             }
             Ok(pin)
-        });
-        match pinned {
-            Ok(pin) => *lock(&drafted.pin) = pin,
-            Err(error) => {
-                // Give the draft to the remaining views, as a drop of this object would.
-                *lock(&drafted.draft) = Some(draft);
-                return Err(raise(error));
-            }
-        }
-        Ok(draft)
+        })
     }
 
-    fn name_for<'n>(&'n self, name: Option<&'n str>) -> PyResult<&'n str> {
-        let name = name.or(self.name.as_deref());
-        name.ok_or_else(|| argument("a draft that was created without a name needs one to be published"))
+    /// Takes the client library's draft for publication, after waiting for pending work on it, and
+    /// closes this object.
+    pub fn take(&self, py: Python<'_>) -> PyResult<ValueDraft> {
+        self.take_draft(py, true).map(Into::into)
     }
 
-    fn end(&self, py: Python<'_>) {
-        let state = lock(&self.state).take();
-        // Release the interpreter's lock, because the drop may wait for work on unnamed streams.
-        py.detach(|| drop(state));
+    fn with<R>(&self, change: impl FnOnce(&mut tensorlend::DeviceDraft) -> Result<R, Error>) -> PyResult<R> {
+        self.view()?.with_draft(change)
     }
 }
 
@@ -165,6 +125,8 @@ impl Drop for DeviceDraft {
 }
 
 tensor_getters!(DeviceDraft, export);
+
+draft_methods!(DeviceDraft, DeviceView);
 
 #[pymethods]
 impl DeviceDraft {
@@ -189,18 +151,6 @@ impl DeviceDraft {
         let view = self.view()?;
         view.show_unnamed()?;
         view.start()
-    }
-
-    /// The name under which the draft will be published; None if it was created without one.
-    #[getter]
-    fn name(&self) -> Option<&str> {
-        self.name.as_deref()
-    }
-
-    /// Whether the draft is neither published nor dropped.
-    #[getter]
-    fn is_open(&self) -> bool {
-        lock(&self.state).is_some()
     }
 
     /// Records a stream whose work writes the tensor. Publishing waits for the recorded streams only.
@@ -250,42 +200,6 @@ impl DeviceDraft {
         slf.py().import("torch")?.call_method1("from_dlpack", (slf,))
     }
 
-    /// Sets the tensor's metadata.
-    ///
-    /// Parameters
-    /// ----------
-    /// metadata : mapping or bytes
-    ///     A dict, stored as JSON, or bytes; 64 KiB at most.
-    ///
-    /// Raises
-    /// ------
-    /// ArgumentError
-    ///     The metadata is too long.
-    /// ClosedError
-    ///     The draft was published or dropped.
-    fn set_metadata(&self, metadata: &Bound<'_, PyAny>) -> PyResult<()> {
-        let bytes = metadata::to_bytes(metadata)?;
-        self.view()?.with_draft(|draft| draft.set_metadata(&bytes).map(drop))
-    }
-
-    /// Sets the tensor's timestamp.
-    ///
-    /// Parameters
-    /// ----------
-    /// nanoseconds : int
-    ///     Nanoseconds since 1970, or of any clock that its users agree on.
-    ///
-    /// Raises
-    /// ------
-    /// ClosedError
-    ///     The draft was published or dropped.
-    fn set_timestamp(&self, nanoseconds: u64) -> PyResult<()> {
-        self.view()?.with_draft(|draft| {
-            draft.set_timestamp(nanoseconds);
-            Ok(())
-        })
-    }
-
     /// Waits for pending work on the tensor, and publishes the tensor. Then every client of the
     /// namespace can read it.
     ///
@@ -315,8 +229,7 @@ impl DeviceDraft {
         if let Some(stream) = stream {
             self.record_stream(stream)?;
         }
-        let draft = self.take(py, true)?;
-        self.lasting.publish(py, draft.into(), name)
+        self.lasting.publish(py, self.take(py)?, name)
     }
 
     /// Publishes the tensor while work on it is still pending. The call does not wait for this work.
@@ -354,36 +267,17 @@ impl DeviceDraft {
             return Err(argument("publish_early takes no time to live and no ephemeral draft: use publish"));
         }
         let given = Given::parse(stream)?;
-        let draft = self.take(py, false)?;
+        let draft = self.take_draft(py, false)?;
         py.detach(|| draft.publish_early(name, &given.stream)).or_raise().map(Version)
     }
 
     /// Drops the draft. Its memory is freed once no array views the memory and all work on it is
     /// done.
     #[pyo3(name = "drop")]
-    fn let_go(&self, py: Python<'_>) {
-        self.end(py);
-    }
-
-    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    #[pyo3(signature = (kind, _value, _traceback))]
-    fn __exit__(
-        &self,
-        py: Python<'_>,
-        kind: &Bound<'_, PyAny>,
-        _value: &Bound<'_, PyAny>,
-        _traceback: &Bound<'_, PyAny>,
-    ) -> PyResult<bool> {
-        match &self.name {
-            _ if !kind.is_none() => self.end(py),
-            _ if !self.is_open() => {}
-            Some(name) => drop(self.lasting.publish(py, self.take(py, true)?.into(), name)?),
-            None => return Err(unnamed()),
-        }
-        Ok(false)
+    fn end(&self, py: Python<'_>) {
+        let state = lock(&self.state).take();
+        // Release the interpreter's lock, because the drop may wait for work on unnamed streams.
+        py.detach(|| drop(state));
     }
 
     /// CUDA's array interface, version 3, with a writable address. Users of the address must keep
@@ -396,18 +290,6 @@ impl DeviceDraft {
     fn __dlpack_device__(&self) -> PyResult<(u32, i32)> {
         let device = export::device(&*self.view()?);
         Ok((device.device_type.0, device.device_id))
-    }
-
-    fn __repr__(&self) -> String {
-        let name = self.name.as_deref().map(|name| format!(" {}", shown::quoted(name))).unwrap_or_default();
-        match self.view() {
-            Ok(view) => {
-                let (dtype, shape) = (view.dtype.numpy_name(), shown::tuple(&view.shape));
-                let bytes = shown::count(view.nbytes() as u64, "byte");
-                format!("<DeviceDraft{name} {dtype} {shape}, {bytes} on {}, open>", view.device)
-            }
-            Err(_) => format!("<DeviceDraft{name}, published or dropped>"),
-        }
     }
 }
 
@@ -448,7 +330,7 @@ impl Lease {
         let (value, at) = view.leased_value()?;
         let draft = py.detach(|| value.to_device(at, on, &given.recorded)).or_raise()?;
         warn_of_refusal(py)?;
-        Ok(DeviceDraft::of(draft, given))
+        Ok(DeviceDraft::of(draft, Some(given), None, Lasting::default()))
     }
 }
 

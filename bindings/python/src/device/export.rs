@@ -1,19 +1,16 @@
 //! Export of views on a device to other libraries, by DLPack and the CUDA array interface.
-#![allow(unsafe_code)]
 
 use super::view::DeviceView;
 use crate::cuda_stream::{Consumer, Given};
 use crate::dtype;
 use crate::errors::OrRaise;
-use crate::export::CPU;
+use crate::export::{CPU, flags, interface, managed_at};
 use dlpark::ffi::{DLDevice, DLDeviceType, DLManagedTensor, DLManagedTensorVersioned};
-use dlpark::metadata::Dynamic;
 use dlpark::python::{ExportAbi, ExportRequest};
 use dlpark::{DlpackFlags, Managed, ManagedTensorBase};
 use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
@@ -23,21 +20,11 @@ pub fn device(view: &DeviceView) -> DLDevice {
 }
 
 fn managed<M: ManagedTensorBase>(view: Arc<DeviceView>, flags: DlpackFlags) -> PyResult<Managed<M>> {
-    let failed = |e: &dyn std::fmt::Display| PyBufferError::new_err(e.to_string());
     let (start, device) = (view.start()?, device(&view));
-    let metadata = Dynamic::new(&*view.shape, &*view.strides);
-    let mut made = metadata.initialize_as::<M>(view.clone()).map_err(|e| failed(&e))?;
     // The standard requires null for empty tensors. A device address cannot be dereferenced here, so the pointer needs
     // no provenance.
-    let start =
-        if view.elements() == 0 { null_mut() } else { std::ptr::without_provenance_mut::<c_void>(start as usize) };
-    made.set_data(start).set_device(device).set_dtype(dtype::to_dlpack(view.dtype));
-    // SAFETY: the descriptor describes a view. Its context holds the view until the deleter runs,
-    // on any thread. The read-only flag is set for every view except a draft's.
-    unsafe {
-        made.set_flags_unchecked(flags);
-        Ok(made.finish())
-    }
+    let start = if view.elements() == 0 { null_mut() } else { std::ptr::without_provenance_mut(start as usize) };
+    managed_at(view, start, device, flags)
 }
 
 /// Returns the result of `__dlpack__`.
@@ -52,7 +39,7 @@ pub fn capsule(
     let refuse = |why: &str| Err(PyBufferError::new_err(why.to_owned()));
     let request = ExportRequest::parse(stream, max_version, dl_device, copy)?;
     if request.device() == Some(CPU) {
-        let Some(lease) = view.lease() else {
+        let Some(lease) = view.tensor() else {
             return refuse("a draft on a device has no elements in host memory: leave device out");
         };
         if copy == Some(false) {
@@ -66,8 +53,8 @@ pub fn capsule(
     if copy == Some(true) {
         return refuse("the consumer must make a copy on the device, in its own memory (torch: .clone())");
     }
-    let flags = if view.is_writable() { DlpackFlags::empty() } else { DlpackFlags::READ_ONLY };
-    if !view.is_writable() && matches!(request.abi(), ExportAbi::Legacy) {
+    let flags = flags(view);
+    if !view.writable && matches!(request.abi(), ExportAbi::Legacy) {
         return refuse(
             "the receiving library supports no read-only tensors (DLPack before 1.0): in jax, use jnp.asarray(lease) and keep the \
              lease; elsewhere use __cuda_array_interface__, or copy to the host (to_host)",
@@ -95,13 +82,9 @@ pub fn array_interface<'py>(py: Python<'py>, view: &DeviceView) -> PyResult<Boun
     let pending = view.is_pending();
     view.order(py, Given::new(1))?;
     view.show_unnamed()?;
-    let interface = PyDict::new(py);
-    interface.set_item("version", 3)?;
-    interface.set_item("typestr", dtype::typestr(view.dtype))?;
-    interface.set_item("shape", PyTuple::new(py, &view.shape)?)?;
-    interface.set_item("strides", PyTuple::new(py, view.byte_strides())?)?;
+    let interface = interface(py, view)?;
     let start = if view.elements() == 0 { 0 } else { view.start()? };
-    interface.set_item("data", (start, !view.is_writable()))?;
+    interface.set_item("data", (start, !view.writable))?;
     interface.set_item("stream", pending.then_some(1))?;
     Ok(interface)
 }

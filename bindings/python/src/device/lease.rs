@@ -6,16 +6,15 @@ use super::{LegacyExport, export};
 use crate::context::context_manager;
 use crate::cuda_stream::Given;
 use crate::draft::Draft;
-use crate::errors::{OrRaise, closed, raise};
-use crate::getters::tensor_getters;
+use crate::errors::OrRaise;
+use crate::getters::{lease_methods, tensor_getters};
 use crate::lease::Origin;
 use crate::options::Options;
-use crate::version::Version;
-use crate::{errors, metadata, shown};
+use crate::{errors, shown};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::PyDict;
 use std::ffi::c_int;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -52,29 +51,17 @@ impl DeviceLease {
         Self { view: Mutex::new(Some(Arc::new(view))), exposed: AtomicBool::new(false), origin }
     }
 
-    /// Returns the lease's view, or the exception for a released lease.
-    pub fn view(&self) -> PyResult<Arc<DeviceView>> {
-        let released = || raise(closed("the lease was released: get the tensor again"));
-        let view = lock(&self.view).clone().ok_or_else(released)?;
-        view.check()?;
-        Ok(view)
-    }
-
-    fn with<R>(&self, look: impl FnOnce(&tensorlend::DeviceTensor) -> R) -> PyResult<R> {
-        Ok(look(self.view()?.lease().expect("it is a lease's view")))
-    }
-
     /// Returns the exception for a request to read the tensor in host memory, with the name of the dataset's member.
     #[cold]
     pub fn is_no_buffer(&self) -> PyErr {
         let member = self.origin.member.as_deref().map(shown::quoted).unwrap_or_default();
         PyBufferError::new_err(format!("{member}: {ON_DEVICE}"))
     }
+}
 
-    /// Returns the version of the leased value.
-    pub fn seen(&self) -> PyResult<tensorlend::Version> {
-        Ok(self.view()?.held().expect("it is a lease's view").0)
-    }
+/// Returns the tensor of a lease's view.
+fn tensor(view: &DeviceView) -> &tensorlend::DeviceTensor {
+    view.tensor().expect("it is a lease's view")
 }
 
 const ON_DEVICE: &str = "the tensor is on a device, and the host cannot read it: copy it with to_host(), or read it on the device with torch.from_dlpack, cupy.asarray or numba.cuda.as_cuda_array";
@@ -85,6 +72,8 @@ fn on_device() -> PyErr {
 }
 
 tensor_getters!(DeviceLease, export);
+
+lease_methods!(DeviceLease, DeviceView, |_lease| "read");
 
 context_manager!(DeviceLease, |lease, _py| lease.release());
 
@@ -115,30 +104,6 @@ impl DeviceLease {
         view.start()
     }
 
-    /// The tensor's metadata as a dict; empty if it has none.
-    #[getter]
-    fn metadata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.with(|lease| metadata::to_dict(py, lease.metadata()))?
-    }
-
-    /// The tensor's metadata as bytes.
-    #[getter]
-    fn metadata_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        self.with(|lease| PyBytes::new(py, lease.metadata()))
-    }
-
-    /// The tensor's timestamp in nanoseconds; 0 if none was set.
-    #[getter]
-    fn timestamp(&self) -> PyResult<u64> {
-        self.with(tensorlend::DeviceTensor::timestamp)
-    }
-
-    /// The version of the name's value.
-    #[getter]
-    fn version(&self) -> PyResult<Version> {
-        self.seen().map(Version)
-    }
-
     /// The name by which the tensor was found: its own, or that of its stream or list.
     #[getter]
     fn name(&self) -> &str {
@@ -159,16 +124,10 @@ impl DeviceLease {
         true
     }
 
-    /// Whether the session of the lease still exists, so that the memory stays in place; False after release.
-    #[getter]
-    fn valid(&self) -> bool {
-        self.view().is_ok_and(|view| view.held().is_some_and(|(_, validates)| validates))
-    }
-
     /// Whether the tensor was published early, so that its producer's work on it may still be pending.
     #[getter]
     fn early(&self) -> PyResult<bool> {
-        self.with(tensorlend::DeviceTensor::is_early)
+        Ok(tensor(&*self.view()?).is_early())
     }
 
     /// Records a stream whose work reads the tensor.
@@ -207,7 +166,7 @@ impl DeviceLease {
         if stream.is_some() {
             return view.order(py, Given::parse(stream)?);
         }
-        let lease = view.lease().expect("it is a lease's view");
+        let lease = tensor(&view);
         py.detach(|| lease.finish()).or_raise()
     }
 
@@ -232,7 +191,7 @@ impl DeviceLease {
     #[pyo3(signature = (out=None))]
     fn to_host<'py>(&self, py: Python<'py>, out: Option<&Bound<'py, Draft>>) -> PyResult<Bound<'py, PyAny>> {
         let view = self.view()?;
-        let lease = view.lease().expect("it is a lease's view");
+        let lease = tensor(&view);
         let Some(out) = out else { return export::to_host(py, &view, lease) };
         let draft = out.get();
         let theirs = draft.view()?.dtype;
@@ -289,7 +248,7 @@ impl DeviceLease {
     ///     The device has no memory left, or the copy failed.
     fn legacy_ipc_handle(&self, py: Python<'_>) -> PyResult<LegacyExport> {
         let view = self.view()?;
-        let lease = view.lease().expect("it is a lease's view");
+        let lease = tensor(&view);
         py.detach(|| lease.finish().and_then(|()| lease.legacy_export())).or_raise().map(LegacyExport::new)
     }
 
@@ -347,34 +306,5 @@ impl DeviceLease {
     #[allow(clippy::unused_self)]
     fn __iter__(&self) -> PyResult<()> {
         Err(on_device())
-    }
-
-    fn __repr__(&self) -> String {
-        let name = shown::quoted(self.name());
-        match self.view() {
-            Ok(view) => {
-                let (dtype, shape) = (view.dtype.numpy_name(), shown::tuple(&view.shape));
-                let bytes = shown::count(view.nbytes() as u64, "byte");
-                format!("<DeviceLease {name} {dtype} {shape}, {bytes} on {}, read-only>", view.device)
-            }
-            Err(_) => format!("<DeviceLease {name}, released>"),
-        }
-    }
-
-    /// The arguments with which another process finds the tensor again, as in `Lease._origin`.
-    #[getter]
-    #[allow(clippy::type_complexity)]
-    fn _origin(
-        &self,
-    ) -> PyResult<(Vec<PathBuf>, Option<String>, String, Option<String>, (u64, u64), &'static str, bool)> {
-        let [owner_word, cell] = self.seen()?.words();
-        let Origin { options, name, named, member } = &self.origin;
-        let Options { sockets, namespace, .. } = &**options;
-        let member = member.as_deref().map(Into::into);
-        Ok((sockets.clone(), namespace.clone(), (**name).into(), member, (owner_word, cell), "read", *named))
-    }
-
-    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        slf.py().import("tensorlend._refs")?.call_method1("reduce_lease", (slf,))
     }
 }

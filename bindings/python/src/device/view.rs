@@ -1,23 +1,19 @@
 //! A tensor on a device, and the objects that keep its memory in place.
 
 use crate::cuda_stream::Given;
-use crate::errors::{OrRaise, closed, named, raise};
-use crate::strided::is_packed;
-use crate::view::{Reads, row_major};
+use crate::errors::{OrRaise, named, raise};
+use crate::strided::Layout;
+use crate::view::{self, Reads, gone};
 use pyo3::prelude::*;
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, OnceLock};
-use tensorlend::{DType, Device, DevicePin, DeviceTensor, Error, Member, Uuid, Value, Version};
+use tensorlend::{Device, DevicePin, DeviceTensor, Error, Member, Uuid, Value, Version};
 use tensorlend_os::fork;
 use tensorlend_os::mutex::lock;
 
 /// A tensor on a device that Python objects and capsules view.
 pub struct DeviceView {
-    /// The element type.
-    pub dtype: DType,
-    /// Sizes, in elements.
-    pub shape: Box<[i64]>,
-    /// Strides, in elements.
-    pub strides: Box<[i64]>,
+    layout: Layout,
     /// Offset of the first element from the tensor's start.
     byte_offset: u64,
     /// The device, by its number in this process.
@@ -45,13 +41,9 @@ enum Owner {
     Draft(Arc<Drafted>),
 }
 
-/// The owner of a draft's memory: the draft until it is published, and then a pin, if an array may still view the
-/// memory.
+/// The owner of a draft's memory.
 pub struct Drafted {
-    /// The draft; `None` once it is published or dropped.
-    pub draft: Mutex<Option<tensorlend::DeviceDraft>>,
-    /// The pin of the published memory, if an array may still view it.
-    pub pin: Mutex<Option<DevicePin>>,
+    owner: view::Drafted<tensorlend::DeviceDraft, DevicePin>,
     /// The possible writers of the memory.
     workers: Mutex<Workers>,
 }
@@ -81,13 +73,20 @@ impl Drafted {
     }
 }
 
+impl Deref for Drafted {
+    type Target = view::Drafted<tensorlend::DeviceDraft, DevicePin>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.owner
+    }
+}
+
 impl Drop for Drafted {
     fn drop(&mut self) {
-        let anywhere = self.is_anywhere();
-        if let Some(draft) = lock(&self.draft).as_mut().filter(|_| anywhere) {
+        if self.is_anywhere() {
             // Ignore a failed wait. After such a failure the context is broken, and executes no
-            // further work.
-            let _ = draft.finish_all();
+            // further work. A published draft needs no wait.
+            let _ = self.with(|draft| draft.finish_all().map(drop));
         }
     }
 }
@@ -106,11 +105,12 @@ impl Owner {
     }
 }
 
-const GONE: &str = "the draft was published or dropped already: create another one";
+impl Deref for DeviceView {
+    type Target = Layout;
 
-#[cold]
-pub fn gone() -> PyErr {
-    raise(closed(GONE))
+    fn deref(&self) -> &Layout {
+        &self.layout
+    }
 }
 
 impl DeviceView {
@@ -127,34 +127,19 @@ impl DeviceView {
 
     fn of(owner: Owner) -> Result<Self, Error> {
         let tensor = owner.tensor()?;
-        Ok(Self {
-            dtype: tensor.dtype(),
-            shape: tensor.shape().iter().map(|&d| d as i64).collect(),
-            strides: tensor.strides().into(),
-            byte_offset: tensor.byte_offset() as u64,
-            device: tensor.device(),
-            uuid: tensor.uuid(),
-            start: OnceLock::new(),
-            owner,
-            streams: Mutex::default(),
-            forks: fork::generation(),
-        })
+        let (device, uuid, byte_offset) = (tensor.device(), tensor.uuid(), tensor.byte_offset() as u64);
+        let (layout, start, forks) = (Layout::leased(tensor, false), OnceLock::new(), fork::generation());
+        Ok(Self { layout, byte_offset, device, uuid, start, owner, streams: Mutex::default(), forks })
     }
 
     /// Returns the view of a draft. `stream` is the stream that the caller named for it.
     pub fn drafted(draft: tensorlend::DeviceDraft, stream: Option<Given>) -> (Self, Arc<Drafted>) {
-        let spec = draft.spec();
-        let shape: Box<[i64]> = spec.shape.iter().map(|&d| d as i64).collect();
-        let strides = spec.strides.map_or_else(|| row_major(&shape), Into::into);
-        let (device, uuid) = (draft.device(), draft.uuid());
+        let (device, uuid, spec) = (draft.device(), draft.uuid(), draft.spec());
         let workers = Workers { named: stream.is_some(), shown: stream.is_some(), unnamed: false };
-        let drafted = Drafted { draft: Mutex::new(Some(draft)), pin: Mutex::default(), workers: Mutex::new(workers) };
-        let drafted = Arc::new(drafted);
+        let drafted = Arc::new(Drafted { owner: view::Drafted::new(draft), workers: Mutex::new(workers) });
         let view = Self {
-            dtype: spec.dtype,
-            shape,
-            strides,
             byte_offset: spec.byte_offset as u64,
+            layout: Layout::drafted(spec),
             device,
             uuid,
             start: OnceLock::new(),
@@ -179,7 +164,7 @@ impl DeviceView {
     }
 
     /// Returns the leased tensor; `None` for a draft.
-    pub fn lease(&self) -> Option<&DeviceTensor> {
+    pub fn tensor(&self) -> Option<&DeviceTensor> {
         self.owner.tensor().ok()
     }
 
@@ -199,60 +184,32 @@ impl DeviceView {
             return Ok(*start);
         }
         let begin = match &self.owner {
-            Owner::Draft(drafted) => lock(&drafted.draft).as_ref().ok_or_else(gone)?.ptr(),
+            Owner::Draft(drafted) => drafted.with(|draft| Ok(draft.ptr())).or_raise()?,
             owner => owner.tensor().or_raise()?.ptr(),
         };
         Ok(*self.start.get_or_init(|| begin + self.byte_offset))
     }
 
-    /// Returns true if consumers may write.
-    pub fn is_writable(&self) -> bool {
-        matches!(self.owner, Owner::Draft(_))
-    }
-
-    /// Returns the bytes of one element.
-    pub fn item(&self) -> usize {
-        self.dtype.item_bytes()
-    }
-
-    /// Returns the number of elements.
-    pub fn elements(&self) -> usize {
-        self.shape.iter().product::<i64>() as usize
-    }
-
-    /// Returns the bytes of all elements.
-    pub fn nbytes(&self) -> usize {
-        self.elements() * self.item()
-    }
-
-    /// Returns the strides, in bytes.
-    pub fn byte_strides(&self) -> Vec<i64> {
-        self.strides.iter().map(|s| s * self.item() as i64).collect()
+    /// Returns the layout and the device, as `repr` shows them.
+    pub fn text(&self) -> String {
+        format!("{} on {}", self.layout.text(), self.device)
     }
 
     /// Calls `change` with the draft, if the view is of an open draft.
     pub fn with_draft<R>(&self, change: impl FnOnce(&mut tensorlend::DeviceDraft) -> Result<R, Error>) -> PyResult<R> {
-        let Owner::Draft(drafted) = &self.owner else { return Err(gone()) };
-        let mut draft = lock(&drafted.draft);
-        change(draft.as_mut().ok_or_else(gone)?).or_raise()
-    }
-
-    /// Returns true if the elements are in C order.
-    pub fn is_row_major(&self) -> bool {
-        let axes = self.shape.iter().copied().zip(self.strides.iter().copied());
-        self.shape.contains(&0) || is_packed(axes.rev(), 1)
+        let Owner::Draft(drafted) = &self.owner else { return Err(raise(gone())) };
+        drafted.with(change).or_raise()
     }
 
     /// Copies elements into the draft. The elements are in C order, or have the given strides,
     /// which must be the draft's.
     pub fn fill(&self, strides: Option<&[i64]>, bytes: &[u8]) -> Result<(), Error> {
-        let gone = || closed(GONE);
         let Owner::Draft(drafted) = &self.owner else { return Err(gone()) };
         if !self.is_row_major() && strides != Some(&*self.strides) {
             let text = "the array's axes lie in another order than the draft's: give the array the draft's strides";
             return Err(Error::Argument(text.into()));
         }
-        lock(&drafted.draft).as_mut().ok_or_else(gone)?.copy_from_bytes(bytes)
+        drafted.with(|draft| draft.copy_from_bytes(bytes))
     }
 
     fn keep(&self, owner: Option<Py<PyAny>>) {

@@ -43,7 +43,7 @@ impl DeviceLease {
     /// Returns a lease on the tensor that the record describes. The caller has checked the record against the segment. The
     /// producer's work may still be pending.
     pub(crate) fn new(session: &Session, held: Held, info: &SlotInfo, name: &str) -> Result<Self> {
-        let said = Arc::new(describe(session, &held, held.segment(), info, name)?);
+        let said = describe(session, &held, held.segment(), info, name)?;
         let place = Place {
             owner: held.owner,
             slot: held.cell.slot(),
@@ -51,7 +51,7 @@ impl DeviceLease {
             data_bytes: info.data_bytes,
             segment: held.segment().clone(),
         };
-        let tensor = DeviceTensor::new(place, said, name)?;
+        let tensor = DeviceTensor::new(place, &said, info.early, name)?;
         Ok(Self { inner: Some(Box::new(Inner { held, tensor })) })
     }
 
@@ -96,6 +96,6 @@ impl Drop for DeviceLease {
 
 impl std::fmt::Debug for DeviceLease {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("DeviceLease").field(&**self).finish()
+        f.debug_struct("DeviceLease").field("device", &self.uuid()).field("tensor", &**self).finish_non_exhaustive()
     }
 }

@@ -24,44 +24,22 @@ use crate::error::{Error, Result};
 use crate::lease::raw::Held;
 use crate::peers::sheets::PeerSegment;
 use crate::session::Session;
-use crate::tensor::layout_of::{self, Layout};
+use crate::tensor::Tensor;
+use tensorlend_layout::Uuid;
 use tensorlend_layout::tensor::{BadTensor, SlotInfo};
-use tensorlend_layout::{DType, Uuid};
 
-/// The description of a tensor on a device, from its record and its extension.
-pub struct Described {
-    pub dtype: DType,
-    pub uuid: Uuid,
-    pub layout: Layout,
-    #[cfg(feature = "cuda")]
-    pub byte_offset: u64,
-    pub timestamp_ns: u64,
-    /// Whether the producer published the tensor before the work on it was finished.
-    #[cfg(feature = "cuda")]
-    pub early: bool,
-}
-
-/// Parses a record that the caller has checked against its segment. Makes no call to the driver.
+/// Describes a tensor on a device by its record, which the caller has checked against its segment, and its extension. Makes no
+/// call to the driver.
 pub fn describe(
     session: &Session,
     held: &Held,
     segment: &PeerSegment,
     info: &SlotInfo,
     name: &str,
-) -> Result<Described> {
+) -> Result<Tensor<Uuid>> {
     let damaged = |cause| Error::Damaged { name: name.to_owned(), cause };
     let elsewhere = segment.elsewhere.as_ref().ok_or_else(|| damaged(BadTensor::Record))?;
     let extension = held.extension(session, info, name)?;
     let extension = extension.as_ref().map(|companion| &companion.bytes);
-    let layout = layout_of::read(info, info.data_bytes, extension).map_err(damaged)?;
-    Ok(Described {
-        dtype: info.dtype,
-        uuid: elsewhere.uuid,
-        layout,
-        #[cfg(feature = "cuda")]
-        byte_offset: info.byte_offset,
-        timestamp_ns: info.timestamp_ns,
-        #[cfg(feature = "cuda")]
-        early: info.early,
-    })
+    Tensor::of(info, info.data_bytes, extension, elsewhere.uuid).map_err(damaged)
 }

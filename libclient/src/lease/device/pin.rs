@@ -1,11 +1,11 @@
 //! Pins of drafts on devices.
 
 use crate::error::Result;
+use crate::gpu::Gpu;
 use crate::gpu::stream::OnStream;
-use crate::gpu::{End, Gpu};
 use crate::lease::pin::Pin;
-use crate::segment::janitor::Ending;
 use crate::session::Session;
+use crate::tensor::device::copies;
 use crate::tensor::device::draft::DeviceDraft;
 use std::sync::Arc;
 
@@ -38,42 +38,24 @@ impl DeviceDraft {
     /// # Errors
     /// The errors of [`crate::Draft::pin`].
     pub fn pin(&self) -> Result<DevicePin> {
-        let (session, value) = (self.session(), self.cell()?);
-        let pin = Pin::new(session, value)?;
-        let (gpu, streams, worked) = self.work();
-        Ok(DevicePin::new(session, gpu, streams, worked, pin))
-    }
-}
-
-impl DevicePin {
-    pub(crate) fn new(
-        session: &Arc<Session>,
-        gpu: &Arc<Gpu>,
-        mut streams: Vec<OnStream>,
-        worked: bool,
-        pin: Pin,
-    ) -> Self {
+        let session = self.session();
+        let pin = Pin::new(session, self.cell())?;
+        let (gpu, mut streams, worked) = self.work();
         if worked && streams.is_empty() {
             // The legacy stream waits for all streams, except those created as non-blocking.
             streams.push(OnStream::LEGACY);
         }
-        Self { session: session.clone(), gpu: gpu.clone(), streams, pin: Some(pin) }
+        Ok(DevicePin { session: session.clone(), gpu: gpu.clone(), streams, pin: Some(pin) })
     }
 }
 
 impl Drop for DevicePin {
     fn drop(&mut self) {
-        let Some(pin) = self.pin.take().filter(|_| !self.session.is_forked() && !self.streams.is_empty()) else {
-            return;
-        };
-        let doing = "let go of a draft's memory";
-        match self.gpu.end_of(self.streams.iter(), doing) {
-            End::Events(events) => {
-                let then = Box::new(move |_| drop(pin));
-                self.session.lendings.janitor.leave(Ending { gpu: self.gpu.clone(), events, then, dropped: None });
-            }
-            End::Now => drop(pin),
-            End::Unknown => std::mem::forget(pin),
+        if let Some(pin) = self.pin.take()
+            && !self.session.is_forked()
+            && !self.streams.is_empty()
+        {
+            copies::drop_after(&self.gpu, &self.session.lendings.janitor, self.streams.iter(), pin);
         }
     }
 }

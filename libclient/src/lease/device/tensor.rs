@@ -1,6 +1,5 @@
 //! Tensors in device memory, as readers use them.
 
-use super::Described;
 use crate::error::{DeviceTrouble, Error, Result};
 use crate::gpu::Gpu;
 use crate::gpu::gates::Gates;
@@ -9,21 +8,20 @@ use crate::peers::sheets::PeerSegment;
 use crate::segment::janitor::Janitor;
 use crate::segment::map::DeviceRange;
 use crate::session::Session;
+use crate::tensor::Tensor;
 use crate::tensor::device::copies;
 use crate::tensor::device::draft::DeviceDraft;
 use crate::tensor::device::legacy::LegacyExport;
 use crate::tensor::device::slice::BorrowedSlice;
-use crate::tensor::dims::as_usize;
 use crate::tensor::draft::Draft;
 use crate::tensor::element::Element;
-use crate::tensor::spec::TensorSpec;
 use cudarc::driver::CudaStream;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use tensorlend_layout::number::{ClientNo, SlotNo};
 use tensorlend_layout::tensor::{BadTensor, SlotInfo};
 use tensorlend_layout::word::{Member, MemberState};
-use tensorlend_layout::{DType, Device, Uuid};
+use tensorlend_layout::{Device, Uuid};
 use tensorlend_os::mutex::lock;
 
 /// Shortest and longest pause between two polls for the end of a producer's work.
@@ -49,8 +47,10 @@ pub struct Place {
 ///
 /// After the drop of the lease, the lease ends when all streams recorded on its tensors ([`DeviceTensor::record_stream`],
 /// [`DeviceTensor::slice`]) have finished their work up to the drop.
-pub struct DeviceTensor {
-    said: Arc<Described>,
+pub type DeviceTensor = Tensor<Mapped>;
+
+/// Memory on a device that this process has mapped.
+pub struct Mapped {
     range: DeviceRange,
     streams: Mutex<Streams>,
     gpu: Arc<Gpu>,
@@ -68,84 +68,38 @@ struct Work {
 }
 
 impl DeviceTensor {
-    /// Returns the tensor in this slot, whose record the caller has checked against the segment. Maps the segment. The
-    /// producer's work may still be pending.
-    pub(crate) fn new(place: Place, said: Arc<Described>, name: &str) -> Result<Self> {
+    /// Returns the described tensor, which is in this slot. The caller has checked the record against the segment. Maps the
+    /// segment. If the producer published the tensor early, its work may still be pending.
+    pub(crate) fn new<M>(place: Place, described: &Tensor<M>, is_early: bool, name: &str) -> Result<Self> {
         let map = place.segment.elsewhere.as_ref().map(|elsewhere| elsewhere.map.clone());
         let map = map.ok_or_else(|| Error::Damaged { name: name.to_owned(), cause: BadTensor::Record })?;
         let (start, gpu) = map.mapped(&format!("get {name:?}"))?;
         // The range is inside the segment: the caller has checked the record.
         let range = DeviceRange { ptr: start + place.data_offset, bytes: place.data_bytes };
         let (gpu, streams) = (gpu.clone(), Mutex::default());
-        let work = Work { name: name.to_owned(), place, is_early: said.early, orphaned: OnceLock::new() };
-        Ok(Self { said, range, streams, gpu, work: Arc::new(work) })
+        let work = Work { name: name.to_owned(), place, is_early, orphaned: OnceLock::new() };
+        Ok(described.with(Mapped { range, streams, gpu, work: Arc::new(work) }))
     }
 
     /// Returns the address of the tensor's first byte on the device. Other clients' memory is mapped read-only. A kernel
     /// that writes to it fails, and its context becomes unusable.
     pub fn ptr(&self) -> u64 {
-        self.range.ptr
+        self.memory.range.ptr
     }
 
     /// Returns the device's UUID, which identifies the device in every process.
     pub fn uuid(&self) -> Uuid {
-        self.said.uuid
+        self.memory.gpu.uuid
     }
 
     /// Returns the device's number in this process.
     pub fn device(&self) -> Device {
-        self.gpu.local()
-    }
-
-    /// Returns the element type.
-    pub fn dtype(&self) -> DType {
-        self.said.dtype
-    }
-
-    /// Returns the sizes in elements.
-    pub fn shape(&self) -> &[usize] {
-        as_usize(&self.said.layout.shape)
-    }
-
-    /// Returns the strides in elements, one for each dimension.
-    pub fn strides(&self) -> &[i64] {
-        &self.said.layout.strides
-    }
-
-    /// Returns whether the tensor's elements are contiguous, in C order.
-    pub fn is_row_major(&self) -> bool {
-        self.said.layout.row_major
-    }
-
-    /// Returns the number of elements. Returns 1 for a tensor without dimensions.
-    pub fn elements(&self) -> usize {
-        self.said.layout.elements as usize
-    }
-
-    /// Returns the offset of the element with index 0 from [`DeviceTensor::ptr`], in bytes.
-    pub fn byte_offset(&self) -> usize {
-        self.said.byte_offset as usize
-    }
-
-    /// Returns the number of bytes of the elements, without gaps: the number of elements times the bytes of one.
-    pub fn nbytes(&self) -> usize {
-        self.elements() * self.dtype().item_bytes()
+        self.memory.gpu.local()
     }
 
     /// Returns the number of bytes from [`DeviceTensor::ptr`] on, including gaps between strided elements.
     pub fn span(&self) -> usize {
-        self.range.bytes as usize
-    }
-
-    /// Returns the metadata that the tensor's producer set, in host memory. Empty if the producer set none.
-    pub fn metadata(&self) -> &[u8] {
-        &self.said.layout.metadata
-    }
-
-    /// Returns the timestamp that the tensor's producer set, in nanoseconds of the clock on which producer and readers
-    /// agreed. Returns 0 if the producer set none.
-    pub fn timestamp(&self) -> u64 {
-        self.said.timestamp_ns
+        self.memory.range.bytes as usize
     }
 
     /// Records a stream whose work reads the tensor. After the drop, the lease ends only when the stream has finished
@@ -169,8 +123,8 @@ impl DeviceTensor {
     /// [`Error::Device`] for a stream of another context than the device's primary one, and for errors of the driver.
     pub fn record_stream(&self, stream: impl Into<OnStream>) -> Result<()> {
         let stream = stream.into();
-        stream.check(&self.gpu, "record a stream")?;
-        lock(&self.streams).add(stream);
+        stream.check(&self.memory.gpu, "record a stream")?;
+        lock(&self.memory.streams).add(stream);
         Ok(())
     }
 
@@ -188,7 +142,7 @@ impl DeviceTensor {
         if self.is_finished()? {
             return Ok(());
         }
-        let (work, gpu) = (Arc::downgrade(&self.work), &self.gpu);
+        let (work, gpu) = (Arc::downgrade(&self.memory.work), &self.memory.gpu);
         // Weak, so that the thread of the gates never unmaps memory, which calls the driver. The recorded stream keeps the
         // lease until the gate is open.
         let is_over = Box::new(move || work.upgrade().is_none_or(|work| work.is_finished().unwrap_or(true)));
@@ -200,7 +154,7 @@ impl DeviceTensor {
 
     /// Returns whether the producer published the tensor early and its work on the tensor may still be pending.
     pub fn is_early(&self) -> bool {
-        self.work.is_outstanding()
+        self.memory.work.is_outstanding()
     }
 
     /// Blocks until the producer has finished its work on a tensor that it published early.
@@ -236,7 +190,7 @@ impl DeviceTensor {
     /// finished its work.
     pub fn is_finished(&self) -> Result<bool> {
         self.check_process()?;
-        self.work.is_finished()
+        self.memory.work.is_finished()
     }
 
     /// Copies the elements, in C order, to the host. Blocks until the copy is complete.
@@ -253,9 +207,7 @@ impl DeviceTensor {
     /// [`Error::DType`] if the tensor has another element type; [`Error::Length`] unless `out` has exactly
     /// [`DeviceTensor::elements`] elements; [`Error::Device`] for errors of the driver.
     pub fn copy_to_host<T: Element>(&self, out: &mut [T]) -> Result<()> {
-        if T::DTYPE != self.dtype() {
-            return Err(Error::DType { found: self.dtype(), wanted: T::DTYPE });
-        }
+        self.check_dtype::<T>()?;
         self.copy_to_bytes(bytemuck::cast_slice_mut(out))
     }
 
@@ -268,7 +220,7 @@ impl DeviceTensor {
         let nbytes = self.nbytes();
         if out.len() != nbytes {
             let (found, given) = (nbytes as u64, out.len() as u64);
-            return Err(Error::Length { name: self.work.name.clone(), found, given });
+            return Err(Error::Length { name: self.memory.work.name.clone(), found, given });
         }
         self.check_process()?;
         self.copy_elements(out)
@@ -298,12 +250,12 @@ impl DeviceTensor {
         }
         if draft.bytes_mut().len() != self.nbytes() {
             let (found, given) = (self.nbytes() as u64, draft.bytes_mut().len() as u64);
-            return Err(Error::Length { name: self.work.name.clone(), found, given });
+            return Err(Error::Length { name: self.memory.work.name.clone(), found, given });
         }
         self.check_process()?;
         // Ignore a failure: without locked pages the copy is slower, but correct.
         if let Some((range, locked)) = draft.session().alloc().host_segment(draft.cell().slot()) {
-            locked.try_lock(&self.gpu, range, false);
+            locked.try_lock(&self.memory.gpu, range, false);
         }
         self.copy_elements(draft.bytes_mut())
     }
@@ -312,12 +264,11 @@ impl DeviceTensor {
     fn copy_elements(&self, out: &mut [u8]) -> Result<()> {
         if self.is_row_major() {
             let range = self.row_major_range();
-            return copies::copy_out(&self.gpu, range, out);
+            return copies::copy_out(&self.memory.gpu, range, out);
         }
-        let mut all = vec![0; self.range.bytes as usize];
-        copies::copy_out(&self.gpu, self.range, &mut all)?;
-        let item = self.dtype().item_bytes();
-        crate::tensor::strided::gather(&all, item, self.said.byte_offset, &self.said.layout.shape, self.strides(), out);
+        let mut all = vec![0; self.memory.range.bytes as usize];
+        copies::copy_out(&self.memory.gpu, self.memory.range, &mut all)?;
+        self.gather(&all, out);
         Ok(())
     }
 
@@ -326,9 +277,7 @@ impl DeviceTensor {
     /// # Errors
     /// The errors of [`DeviceTensor::copy_to_host`].
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
-        if T::DTYPE != self.dtype() {
-            return Err(Error::DType { found: self.dtype(), wanted: T::DTYPE });
-        }
+        self.check_dtype::<T>()?;
         let mut all = vec![T::zeroed(); self.elements()];
         self.copy_to_host(&mut all)?;
         Ok(all)
@@ -340,9 +289,7 @@ impl DeviceTensor {
     /// [`Error::DType`] if the tensor has another element type; [`Error::Strided`] unless the tensor is row-major;
     /// otherwise the errors of [`DeviceTensor::record_stream`].
     pub fn slice<T: Element>(&self, stream: &Arc<CudaStream>) -> Result<BorrowedSlice<'_, T>> {
-        if T::DTYPE != self.dtype() {
-            return Err(Error::DType { found: self.dtype(), wanted: T::DTYPE });
-        }
+        self.check_dtype::<T>()?;
         if !self.is_row_major() {
             return Err(Error::Strided);
         }
@@ -352,7 +299,7 @@ impl DeviceTensor {
 
     /// Returns the elements of a row-major tensor.
     fn row_major_range(&self) -> DeviceRange {
-        DeviceRange { ptr: self.ptr() + self.said.byte_offset, bytes: self.nbytes() as u64 }
+        DeviceRange { ptr: self.ptr() + self.byte_offset() as u64, bytes: self.nbytes() as u64 }
     }
 
     /// Copies the tensor into a plain block of device memory, for a program that only knows CUDA's older handles
@@ -364,7 +311,7 @@ impl DeviceTensor {
     /// memory.
     pub fn legacy_export(&self) -> Result<LegacyExport> {
         self.check_process()?;
-        LegacyExport::new(&self.gpu, self.range)
+        LegacyExport::new(&self.memory.gpu, self.memory.range)
     }
 
     /// Checks a stream as [`DeviceTensor::record_stream`] does, without recording it.
@@ -373,35 +320,28 @@ impl DeviceTensor {
     /// The errors of [`DeviceTensor::record_stream`].
     #[doc(hidden)]
     pub fn check_stream(&self, stream: &OnStream) -> Result<()> {
-        stream.check(&self.gpu, "record a stream")
+        stream.check(&self.memory.gpu, "record a stream")
     }
 
     /// Drops a value that keeps this tensor's lease, when the recorded streams have finished their present work. Does not
     /// block.
     pub(crate) fn drop_after<S: Send + 'static>(&self, janitor: &Arc<Janitor>, value: S) {
-        let streams = lock(&self.streams).take();
+        let streams = lock(&self.memory.streams).take();
         if !streams.is_empty() {
-            copies::drop_after(&self.gpu, janitor, streams.iter(), value);
+            copies::drop_after(&self.memory.gpu, janitor, streams.iter(), value);
         }
     }
 
     /// Returns a draft on the same device with the same contents.
     pub(crate) fn duplicate(&self, session: &Arc<Session>) -> Result<DeviceDraft> {
-        let layout = &self.said.layout;
-        let spec = TensorSpec {
-            dtype: self.dtype(),
-            shape: self.shape().to_vec(),
-            strides: (!layout.row_major).then(|| self.strides().to_vec()),
-            byte_offset: self.byte_offset(),
-        };
-        let mut draft = DeviceDraft::new(session, self.uuid(), None, &spec)?;
+        let mut draft = DeviceDraft::on_device(session, self.uuid(), None, &self.spec())?;
         draft.copy_from_device(self.ptr())?;
         draft.set_metadata(self.metadata())?.set_timestamp(self.timestamp());
         Ok(draft)
     }
 
     fn check_process(&self) -> Result<()> {
-        self.work.place.segment.link.check()
+        self.memory.work.place.segment.link.check()
     }
 }
 
@@ -438,15 +378,5 @@ impl Work {
             return false;
         }
         link.is_member() || self.orphaned.get_or_init(Instant::now).elapsed() < ORPHAN_TIMEOUT
-    }
-}
-
-impl std::fmt::Debug for DeviceTensor {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("DeviceTensor")
-            .field("device", &self.uuid())
-            .field("dtype", &self.dtype())
-            .field("shape", &self.shape())
-            .finish_non_exhaustive()
     }
 }

@@ -1,14 +1,15 @@
 //! Sealing: writing a draft's record, after which the slot belongs to the code that publishes it.
 #![allow(unsafe_code)]
 
-use super::{Draft, Extent, SLOT_MISSING};
+use super::{Draft, Extent, Host, Memory, SLOT_MISSING};
 use crate::alloc::heap::Taken;
 use crate::error::Result;
+use crate::segment::bytes::OwnRecord;
 use crate::session::Session;
 use std::sync::Arc;
 use tensorlend_layout::number::SlotNo;
 use tensorlend_layout::stream::HeaderSummary;
-use tensorlend_layout::tensor::{METADATA_INLINE, NDIM_INLINE, PlainTensor, SlotInfo, SlotKind};
+use tensorlend_layout::tensor::{EARLY_BYTES, METADATA_INLINE, NDIM_INLINE, PlainTensor, SlotInfo, SlotKind};
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 use tensorlend_layout::{DType, Device};
 
@@ -21,52 +22,84 @@ pub struct Sealed {
     pub summary: HeaderSummary,
 }
 
-impl Draft {
-    /// Returns whether the record is too small for the draft's description.
+impl Memory for Host {
     #[inline]
-    pub(crate) fn is_extended(&self) -> bool {
-        self.head().is_extended()
+    fn device(&self) -> Device {
+        Device::CPU
     }
 
-    /// Writes the slot's record with `sequence` and `next`. Then the slot belongs to the caller, ready to be published, and the
-    /// draft does not free it any more.
+    fn slot(&self) -> (Cell, OwnRecord, Extent) {
+        let taken = self.taken();
+        (taken.value, taken.record, Extent { offset: taken.offset, bytes: taken.bytes.len() as u64 })
+    }
+
     // Inlined, because a caller that gets the result through memory waits for the processor's store buffer.
     #[inline(always)]
-    pub(crate) fn seal(&mut self, sequence: u64, next: SlotNo) -> Result<Sealed> {
-        debug_assert!(!self.is_sealed);
-        self.session.check()?;
+    fn seal(draft: &mut Draft, sequence: u64, next: SlotNo) -> Result<Sealed> {
+        debug_assert!(!draft.is_sealed);
+        draft.session.check()?;
         tensorlend_layout::crash_point!("draft: filled");
-        match (self.kind, &self.details, self.shape.four()) {
-            (SlotKind::Tensor, None, Some(dims)) => Ok(self.seal_plain(dims, sequence, next)),
-            _ => self.seal_any(sequence, next),
+        match (draft.kind, &draft.details, draft.shape.four()) {
+            (SlotKind::Tensor, None, Some(dims)) => Ok(draft.seal_plain(dims, sequence, next)),
+            _ => draft.seal_any(sequence, next, false),
         }
     }
 
-    /// Seals the slot of any tensor or dataset index.
-    #[cold]
-    fn seal_any(&mut self, sequence: u64, next: SlotNo) -> Result<Sealed> {
-        let extended = self.is_extended();
-        let next = if extended { extend(&self.session, &self.head().extension(), next)? } else { next };
-        let taken = self.taken.as_ref().expect(SLOT_MISSING);
-        let extent = Extent { offset: taken.offset, bytes: taken.bytes.len() as u64 };
-        let info = self.head().info(taken.value, extent, sequence, next, extended);
-        write(taken, &info);
-        self.chain(taken, next);
-        let sealed = Sealed { value: taken.value, summary: info.summary().unwrap_or_default() };
-        self.is_sealed = true;
-        Ok(sealed)
+    fn free(&mut self, session: &Arc<Session>) {
+        if let Some(taken) = self.taken.take() {
+            session.alloc().drop_taken(taken);
+        }
+    }
+}
+
+impl<M: Memory> Draft<M> {
+    /// Seals the slot: see [`Memory::seal`].
+    #[inline(always)]
+    pub(crate) fn seal(&mut self, sequence: u64, next: SlotNo) -> Result<Sealed> {
+        M::seal(self, sequence, next)
     }
 
+    /// Seals the slot of any tensor or dataset index. No device work on it may be pending, unless `early` marks it so.
+    #[cold]
+    pub(crate) fn seal_any(&mut self, sequence: u64, next: SlotNo, early: bool) -> Result<Sealed> {
+        self.session.check()?;
+        let head = self.head();
+        let extended = head.is_extended() || early;
+        let next = if extended {
+            let mut bytes = head.extension();
+            bytes.extend_from_slice(if early { &[0; EARLY_BYTES] } else { &[] });
+            extend(&self.session, &bytes, next)?
+        } else {
+            next
+        };
+        let (value, record, extent) = self.memory.slot();
+        let mut info = self.head().info(value, extent, sequence, next, extended);
+        info.early = early;
+        write(record, &info);
+        self.chain(value, next);
+        self.is_sealed = true;
+        Ok(Sealed { value, summary: info.summary().unwrap_or_default() })
+    }
+
+    #[inline]
+    fn chain(&self, value: Cell, next: SlotNo) {
+        if next != SLOT_NONE {
+            self.session.alloc().chain(value.slot(), next);
+        }
+    }
+}
+
+impl Draft {
     /// Seals the slot of a tensor without rare properties, which almost every tensor is.
     #[inline(always)]
     fn seal_plain(&mut self, dims: [u64; NDIM_INLINE], sequence: u64, next: SlotNo) -> Sealed {
-        let taken = self.taken.as_ref().expect(SLOT_MISSING);
+        let taken = self.memory.taken.as_ref().expect(SLOT_MISSING);
         let plain = self.plain(taken, dims);
         // SAFETY: contract 1: the slot is handed out, and this draft holds the session.
         let record = unsafe { taken.record.get() };
-        let summary = record.write_plain(taken.generation(), next.get(), sequence, &plain);
-        self.chain(taken, next);
+        let summary = record.write_plain(taken.generation(), next, sequence, &plain);
         let value = taken.value;
+        self.chain(value, next);
         self.is_sealed = true;
         Sealed { value, summary }
     }
@@ -88,14 +121,14 @@ impl Draft {
     /// timestamp and no details.
     #[inline]
     pub(crate) fn prepare(&self, sequence: u64) -> Option<HeaderSummary> {
-        let taken = self.taken();
+        let taken = self.memory.taken();
         let dims = self.shape.four()?;
         // SAFETY: contract 1: the slot is handed out, and this draft holds the session.
         let record = unsafe { taken.record.get() };
-        Some(record.prepare_plain(SLOT_NONE.get(), sequence, &self.plain(taken, dims)))
+        Some(record.prepare_plain(SLOT_NONE, sequence, &self.plain(taken, dims)))
     }
 
-    /// Seals like [`Draft::seal`], with the record that [`Draft::prepare`] wrote for this draft. Returns `None` if the draft
+    /// Seals like [`Memory::seal`], with the record that [`Draft::prepare`] wrote for this draft. Returns `None` if the draft
     /// has metadata, which that record lacks.
     #[inline]
     pub(crate) fn seal_prepared(&mut self, mut summary: HeaderSummary) -> Option<Sealed> {
@@ -103,7 +136,7 @@ impl Draft {
         if self.details.is_some() {
             return None;
         }
-        let taken = self.taken.as_ref().expect(SLOT_MISSING);
+        let taken = self.memory.taken.as_ref().expect(SLOT_MISSING);
         // SAFETY: contract 1: the slot is handed out, and this draft holds the session.
         let record = unsafe { taken.record.get() };
         if self.timestamp_ns != 0 {
@@ -121,12 +154,12 @@ impl Draft {
     pub(crate) fn give_up_slot(&mut self) -> Box<Taken> {
         debug_assert!(self.is_sealed);
         self.is_sealed = false;
-        self.taken.take().expect(SLOT_MISSING)
+        self.memory.taken.take().expect(SLOT_MISSING)
     }
 
     #[inline]
     pub(crate) fn has_slot(&self) -> bool {
-        self.taken.is_some()
+        self.memory.taken.is_some()
     }
 
     /// Removes metadata, timestamp, strides and byte offset.
@@ -135,19 +168,12 @@ impl Draft {
         self.timestamp_ns = 0;
         self.details = None;
     }
-
-    #[inline]
-    fn chain(&self, taken: &Taken, next: SlotNo) {
-        if next != SLOT_NONE {
-            self.session.alloc().chain(taken.slot(), next);
-        }
-    }
 }
 
 /// Writes the bytes that do not fit into a record. They go into a slot of their own, in host memory, which is chained
 /// to the record's slot.
 #[cold]
-pub fn extend(session: &Arc<Session>, bytes: &[u8], next: SlotNo) -> Result<SlotNo> {
+fn extend(session: &Arc<Session>, bytes: &[u8], next: SlotNo) -> Result<SlotNo> {
     let mut taken = session.take(bytes.len() as u64)?;
     // SAFETY: contract 1 and 3 of `bytes.rs`. The heap has just handed the slot out, no other code has it, and the
     // caller holds the session.
@@ -171,15 +197,15 @@ pub fn extend(session: &Arc<Session>, bytes: &[u8], next: SlotNo) -> Result<Slot
         dims: [0; NDIM_INLINE],
         metadata: [0; METADATA_INLINE / 8],
     };
-    write(&taken, &info);
+    write(taken.record, &info);
     session.alloc().chain(taken.slot(), next);
     Ok(taken.slot())
 }
 
 /// Writes the record of a slot that the heap has handed out and that is not published yet.
 #[inline]
-fn write(taken: &Taken, info: &SlotInfo) {
+fn write(record: OwnRecord, info: &SlotInfo) {
     // SAFETY: contract 1 of `bytes.rs`: the slot is handed out and the caller holds the session, so the record stays
     // mapped.
-    unsafe { taken.record.get() }.write(info);
+    unsafe { record.get() }.write(info);
 }
