@@ -119,7 +119,7 @@ pub const VERSION_MASK: u32 = 0x3F_FFFF;
 impl OwnerWord {
     /// Returns the next word of the entry, with these fields. Its version follows that of `self`.
     const fn then(self, kind: u64, low: u64) -> Self {
-        Self(kind << 62 | (field(self.0, 40, 22) + 1 & VERSION_MASK as u64) << 40 | low)
+        Self(kind << 62 | ((field(self.0, 40, 22) + 1) & VERSION_MASK as u64) << 40 | low)
     }
 
     /// Returns the next word of the entry: its name is in a cell of this owner.

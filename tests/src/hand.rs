@@ -149,7 +149,7 @@ impl Hand {
         let Reply::Segment { bytes, base, .. } = reply else { return Err(wrong(&reply)) };
         let [segment, slots] =
             <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| io::Error::other("two descriptors were promised"))?;
-        let mapped = map(&Lent { segment, slots, bytes, base: base });
+        let mapped = map(&Lent { segment, slots, bytes, base });
         self.acknowledge()?;
         mapped
     }
@@ -161,7 +161,7 @@ impl Hand {
         let Reply::Segment { bytes, base, .. } = reply else { return Err(wrong(&reply)) };
         let [segment, slots] =
             <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| io::Error::other("two descriptors were promised"))?;
-        Ok(Lent { segment, slots, bytes, base: base })
+        Ok(Lent { segment, slots, bytes, base })
     }
 
     /// Opens a stream of its own and returns the writable ring.

@@ -61,7 +61,7 @@ impl Namespace {
                         self.segments.free_segment(
                             &mut Parts { env, context: &mut self.context, members: &mut self.members },
                             &mut self.devices,
-                            SegmentId { owner: owner, base },
+                            SegmentId { owner, base },
                             true,
                         );
                     }

@@ -142,7 +142,7 @@ fn map(session: &Session, owner: ClientNo, tensor: &Tensor) -> Result<Option<Map
 /// segment.
 fn descriptor(session: &Session, owner: ClientNo, slot: SlotNo, identity: u64) -> Result<OwnedFd> {
     let doing = "read a segment";
-    let mut answer = session.control.ask(&Request::SegmentOf { owner: owner, slot }, doing, "")?;
+    let mut answer = session.control.ask(&Request::SegmentOf { owner, slot }, doing, "")?;
     let Reply::Segment { .. } = answer.reply else { return answer.unexpected() };
     let (segment, _slots) = (answer.descriptor()?, answer.descriptor()?);
     answer.acknowledge()?;

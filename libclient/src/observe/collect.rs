@@ -127,7 +127,7 @@ fn clients(
             _ => command((catalogue, member.epoch()), pid, uid, since_ns),
         };
         clients.push(ClientSeen {
-            catalogue: catalogue,
+            catalogue,
             epoch: member.epoch(),
             state,
             pid,
@@ -220,7 +220,7 @@ impl Values {
             let at = self.all.len();
             let mut value = ValueSeen {
                 origin,
-                catalogue: catalogue,
+                catalogue,
                 slot: cell.slot(),
                 generation: cell.generation(),
                 bytes: 0,

@@ -90,6 +90,6 @@ fn subscriber(
     Ok(words.map(|(in_stream, next, lost)| {
         let begun = in_stream == stream && next != u64::MAX;
         let lag = sent.filter(|_| begun).map(|sent| sent.saturating_sub(next));
-        SubscriberSeen { catalogue: catalogue, cursor: cursor, lag, lost: if begun { lost } else { 0 } }
+        SubscriberSeen { catalogue, cursor, lag, lost: if begun { lost } else { 0 } }
     }))
 }

@@ -156,7 +156,7 @@ mod tests {
             assert!(killed.is_none(), "killed");
         };
         let done = catch_unwind(AssertUnwindSafe(|| {
-            d.change_owner(EntryNo::new(3), after, lives, || step(killed != Some(false)))
+            d.change_owner(EntryNo::new(3), after, lives, || step(killed != Some(false)));
         }));
         assert_eq!(done.is_ok(), killed.is_none());
         d.settle_lives();

@@ -312,7 +312,7 @@ impl Sim {
                 let ring = self.memory[&lend[0].0].view.clone().expect("a ring is a sheet");
                 let place = (stream, id);
                 let (capacity, sent, is_closed) = (capacity as usize, 0, false);
-                h.stream = Some(OwnStream { ring, place, capacity, entry: entry, owner_word, sent, is_closed });
+                h.stream = Some(OwnStream { ring, place, capacity, entry, owner_word, sent, is_closed });
             }
             (Asked::Notices, Reply::Notices { cells, .. }) => {
                 self.disowned(actor, h, &cells);

@@ -310,7 +310,7 @@ impl Sim {
             let (number, cell) = (found.owner_word.owner(), found.owner_word.cell());
             let owner = self.seat_of(seat, number)?;
             let value = Cell(cell_record(&owner.catalogue, cell)?.cell.read());
-            let route = Route::OwnerWord { entry: found.entry, owner_word: found.owner_word.0, cell: cell };
+            let route = Route::OwnerWord { entry: found.entry, owner_word: found.owner_word.0, cell };
             return value.is_value().then_some((number, value, route));
         }
         for number in d.announcers() {
@@ -322,7 +322,7 @@ impl Sim {
                 let name: Vec<u8> = record.name.iter().flat_map(|w| w.peek().to_le_bytes()).collect();
                 let value = Cell(record.cell.read());
                 if name.get(..record.name_bytes.peek() as usize) == Some(&key[..]) && value.is_value() {
-                    return Some((number, value, Route::Announced { absorbed: waiting.absorbed.0, cell: cell }));
+                    return Some((number, value, Route::Announced { absorbed: waiting.absorbed.0, cell }));
                 }
             }
         }

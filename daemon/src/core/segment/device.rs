@@ -53,7 +53,7 @@ impl Segments {
             parts.env.accounts.refund(slots_charge);
             return Err(parts.env.devices[number].full());
         };
-        let order = Order::slots(slots_bytes, SlotRange { owner: owner, base, log2 }, conn);
+        let order = Order::slots(slots_bytes, SlotRange { owner, base, log2 }, conn);
         let slots = parts.env.orders.sheet(&mut parts.env.effects, order, slots_charge);
         let segment = Making {
             mem,
@@ -94,12 +94,12 @@ impl Segments {
         parts.env.devices[number].segments += 1;
         if allocator != Allocator::Async {
             let (namespace, place) = (parts.context.ledger.id(), place.device as u8);
-            parts.env.effects.keep(segment.mem, Label::DeviceSegment { namespace, owner: owner, base, place, bytes });
+            parts.env.effects.keep(segment.mem, Label::DeviceSegment { namespace, owner, base, place, bytes });
         }
-        parts.env.effects.keep(slots.mem, Label::Slots { namespace: parts.context.ledger.id(), owner: owner, base });
+        parts.env.effects.keep(slots.mem, Label::Slots { namespace: parts.context.ledger.id(), owner, base });
         let lend = vec![(segment.mem, Lending::Device), (slots.mem, Lending::Write)];
         let on_device = OnDevice { number, since_ns, export };
-        let lending = LendingId { owner: owner, base, since_ns };
+        let lending = LendingId { owner, base, since_ns };
         devices.lent(lending, Some(owner));
         let segment = Segment {
             mem: segment.mem,
@@ -131,7 +131,7 @@ impl Segments {
             bytes: segment.bytes,
             slots_log2: segment.slots_log2,
             geometry: parts.context.directory.entry(owner).geometry.peek(),
-            lending: LendingId { owner: owner, base, since_ns },
+            lending: LendingId { owner, base, since_ns },
             export,
         })
     }

@@ -70,7 +70,7 @@ fn ask_patiently(w: &mut World, client: &Client, request: &Request) -> Answer {
 
 fn get(w: &mut World, client: &Client, (owner, lent): (ClientNo, &Lent)) -> (Reply, Option<MemId>) {
     w.now_ns += 1_000_000_000;
-    let (reply, lend) = ask_patiently(w, client, &Request::SegmentOf { owner: owner, slot: lent.base });
+    let (reply, lend) = ask_patiently(w, client, &Request::SegmentOf { owner, slot: lent.base });
     (reply, lend.first().map(|&(mem, _)| mem))
 }
 
@@ -237,7 +237,7 @@ fn what_is_deleted_on_its_way_leaves_nothing() {
     w.ask(&c, &Request::Delete { name: "z".into() });
     w.wait_ns(2_000_000_000);
     w.slow = true;
-    w.say(c.conn, &Request::SegmentOf { owner: owner, slot: lent[1].base });
+    w.say(c.conn, &Request::SegmentOf { owner, slot: lent[1].base });
     assert!(w.hear(c.conn).is_none());
     assert_eq!(w.ask(&b, &Request::Delete { name: "y".into() }), Reply::Deleted { existed: true });
     w.wait_ns(2_000_000_000);

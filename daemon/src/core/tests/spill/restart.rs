@@ -100,7 +100,7 @@ fn between_any_two_steps_one_of_them_is_kept() {
             }
             (w.slow, w.slow_spill) = (true, true);
             let asked = if back {
-                Request::SegmentOf { owner: owner, slot: lent[0].base }
+                Request::SegmentOf { owner, slot: lent[0].base }
             } else {
                 Request::Segment { bytes: SEGMENT, slots_log2: 4 }
             };
