@@ -317,7 +317,7 @@ fn line(failure: &Failure) -> String {
         }
         next = source.source();
     }
-    crate::output::printable(&text)
+    crate::text::printable(&text)
 }
 
 /// Reports a failure that does not determine the exit status.

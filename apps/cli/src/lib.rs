@@ -20,6 +20,7 @@ mod publish;
 mod save;
 mod snapshot;
 mod summary;
+mod text;
 #[cfg(feature = "top")]
 mod top;
 mod trace;

@@ -62,7 +62,7 @@ impl Progress {
         if !bar.is_hidden() {
             // The default style is never used, because all templates are valid constants.
             bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
-            bar.set_message(crate::output::printable(doing));
+            bar.set_message(crate::text::printable(doing));
             bar.enable_steady_tick(PAUSE);
         }
         Self { bar, is_over: Arc::default() }

@@ -11,7 +11,6 @@ use tensorlend::{Client, Draft, Error, Lifetime, Tensor, TensorSpec, Value, Valu
 
 use crate::failure::{self, Failure};
 use crate::interrupt::Hold;
-use crate::output;
 use crate::save::in_host_memory;
 
 /// Maximum number of names that an error message lists.
@@ -86,7 +85,7 @@ impl Publisher<'_> {
         Err(Failure::Limit(format!(
             "{} do not fit into namespace {:?}, which has {present} of at most {most} (names_max), and nothing was \
              published: delete names, publish fewer, or raise names_max in the daemon's configuration (docs/operations.md)",
-            output::count(new_names, "new name"),
+            crate::text::count(new_names, "new name"),
             self.client.namespace(),
         )))
     }
@@ -181,7 +180,7 @@ impl Attempt<'_> {
                 stuck.push(format!("{name:?} ({why})"));
             }
         }
-        let (count, more) = (output::count(stuck.len() as u64, "name"), stuck.len() > LISTED);
+        let (count, more) = (crate::text::count(stuck.len() as u64, "name"), stuck.len() > LISTED);
         let names = match &stuck[..] {
             [] => ", so all names have their former values".to_owned(),
             _ => format!(

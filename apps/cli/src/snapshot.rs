@@ -49,7 +49,7 @@ pub fn names_of(client: &Client, words: &[String], ignore_missing: bool) -> Resu
                 // A damaged record stays unreadable, so omit the name. Other errors may be
                 // temporary, for example a lack of memory, so keep the name.
                 if let Error::Damaged { .. } = cause {
-                    crate::output::note(&format!("left out: {}", crate::output::printable(&cause.to_string())));
+                    crate::output::note(&format!("left out: {}", crate::text::printable(&cause.to_string())));
                 } else {
                     names.entry(name).or_insert(false);
                 }

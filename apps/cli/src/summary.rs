@@ -122,9 +122,7 @@ impl Summary {
     pub fn columns(&self) -> (String, String) {
         match self {
             Self::Tensor(tensor) => (tensor.dtype.to_owned(), format!("{:?}", tensor.shape)),
-            Self::Dataset { tensors, .. } => {
-                ("dataset".to_owned(), crate::output::count(tensors.len() as u64, "tensor"))
-            }
+            Self::Dataset { tensors, .. } => ("dataset".to_owned(), crate::text::count(tensors.len() as u64, "tensor")),
         }
     }
 }
@@ -134,7 +132,7 @@ impl fmt::Display for Summary {
         match self {
             Self::Tensor(tensor) => tensor.fmt(f),
             Self::Dataset { nbytes, tensors } => {
-                write!(f, "dataset of {}, {nbytes} bytes", crate::output::count(tensors.len() as u64, "tensor"))?;
+                write!(f, "dataset of {}, {nbytes} bytes", crate::text::count(tensors.len() as u64, "tensor"))?;
                 // To keep the line short, omit the members of a dataset with more than 8.
                 let shown = tensors.iter().filter(|_| tensors.len() <= 8);
                 for (at, tensor) in shown.enumerate() {

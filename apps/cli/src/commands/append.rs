@@ -45,7 +45,7 @@ impl AppendArgs {
         let mut appended = Appended { list: &self.list, items: Vec::new(), nbytes: 0 };
         for file in &self.files {
             if let Err(e) = self.append(client, file, &mut appended) {
-                let items = output::count(appended.items.len() as u64, "item");
+                let items = crate::text::count(appended.items.len() as u64, "item");
                 let at = file.display();
                 return Err(e.context(format!("list {:?}: stopped at {at}, after {items}", self.list)));
             }
@@ -55,7 +55,7 @@ impl AppendArgs {
         if self.json.on {
             return output::json(&appended);
         }
-        let items = output::count(appended.items.len() as u64, "item");
+        let items = crate::text::count(appended.items.len() as u64, "item");
         output::line(format_args!("appended {items}, {} bytes, to {}", appended.nbytes, self.list))
     }
 

@@ -64,7 +64,7 @@ impl GetArgs {
         if self.json.on {
             return output::json(&Got { name: &self.name, path, summary });
         }
-        output::line(format_args!("{}: {summary}", output::printable(&path)))
+        output::line(format_args!("{}: {summary}", crate::text::printable(&path)))
     }
 
     fn value(&self, client: &Client) -> Result<Value, Error> {

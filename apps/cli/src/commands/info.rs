@@ -6,9 +6,10 @@ use tensorlend::{Client, Error, Info, Lifetime, RemoteTrouble, Value};
 
 use crate::failure::Failure;
 use crate::options::Json;
-use crate::output::{self, Table, printable};
+use crate::output::{self, Table};
 use crate::save::on_device;
 use crate::summary::{Summary, timestamp_text};
+use crate::text::printable;
 
 /// Maximum bytes of metadata in the table. With --json the command prints all bytes.
 const METADATA_SHOWN: usize = 200;
@@ -132,20 +133,20 @@ impl InfoArgs {
                 row("strides", format!("{:?} elements", tensor.strides.as_deref().unwrap_or_default()));
             }
             Summary::Dataset { tensors, .. } => {
-                row("dataset", output::count(tensors.len() as u64, "tensor"));
+                row("dataset", crate::text::count(tensors.len() as u64, "tensor"));
                 for tensor in tensors {
                     row("", tensor.to_string());
                 }
             }
         }
-        row("bytes", format!("{} ({})", info.nbytes, output::bytes_text(info.nbytes)));
+        row("bytes", format!("{} ({})", info.nbytes, crate::text::bytes_text(info.nbytes)));
         if !metadata.is_empty() {
             row("metadata", format!("{} bytes: {}", metadata.len(), Metadata::new(&metadata).text()));
         }
         if info.timestamp_ns != 0 {
             row("timestamp", format!("{} s", timestamp_text(info.timestamp_ns)));
         }
-        row("owner", format!("{}, user {}", output::owner_text(info.pid, &info.label, info.alive), info.uid));
+        row("owner", format!("{}, user {}", crate::text::owner_text(info.pid, &info.label, info.alive), info.uid));
         if let Some(text) = lifetime_text(info.lifetime) {
             row("lifetime", text);
         }

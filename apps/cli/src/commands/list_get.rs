@@ -73,7 +73,7 @@ impl ListGetArgs {
                 if self.json.on {
                     output::json(&Got { list: &self.list, item: at, path, summary })?;
                 } else {
-                    output::line(format_args!("{}: {summary}", output::printable(&path)))?;
+                    output::line(format_args!("{}: {summary}", crate::text::printable(&path)))?;
                 }
                 at += 1;
                 progress.advance(1);

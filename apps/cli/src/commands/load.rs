@@ -64,7 +64,7 @@ impl Loaded {
         if json.on {
             return output::json(self);
         }
-        let (path, count) = (output::printable(&self.path), output::count(self.names.len() as u64, "name"));
+        let (path, count) = (crate::text::printable(&self.path), crate::text::count(self.names.len() as u64, "name"));
         let kept = if self.kept.is_empty() { String::new() } else { format!(", {} kept as they are", self.kept.len()) };
         output::line(format_args!("{path}: {count}, {} bytes{kept}", self.nbytes))
     }

@@ -139,11 +139,11 @@ impl LsArgs {
         ];
         output::text_block(&blocks.into_iter().flatten().collect::<Vec<_>>().join("\n"))?;
         if let Some((name, why)) = unreadable.first() {
-            let count = output::count(unreadable.len() as u64, "name");
+            let count = crate::text::count(unreadable.len() as u64, "name");
             output::note(&format!(
                 "{count} could not be read and are left out, the first: {}: {} (--json has all)",
-                output::printable(name),
-                output::printable(&why.to_string())
+                crate::text::printable(name),
+                crate::text::printable(&why.to_string())
             ));
         }
         if let Some(remote) = remote {
@@ -211,14 +211,14 @@ fn names_text(infos: &[Info], in_files: &BTreeSet<String>, spilled: &[Spilled]) 
     let mut rows = Vec::new();
     for info in infos {
         let (dtype, shape) = Summary::of_info(info).columns();
-        let owner = output::owner_text(info.pid, &info.label, info.alive);
+        let owner = crate::text::owner_text(info.pid, &info.label, info.alive);
         let place = if in_files.contains(&info.name) { IN_FILE } else { "" };
         rows.push([info.name.clone(), dtype, shape, info.nbytes.to_string(), place.to_owned(), owner]);
     }
     for it in spilled {
         let dtype = it.dtype.map_or("dataset", DType::name).to_owned();
         let bytes = it.bytes.map_or_else(|| "?".to_owned(), |bytes| bytes.to_string());
-        let owner = output::owner_text(it.pid, &it.label, it.alive);
+        let owner = crate::text::owner_text(it.pid, &it.label, it.alive);
         rows.push([it.name.clone(), dtype, "?".to_owned(), bytes, IN_FILE.to_owned(), owner]);
     }
     rows.sort_by(|a, b| natural(&a[0], &b[0]));

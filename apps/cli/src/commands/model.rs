@@ -216,7 +216,7 @@ impl LsArgs {
         for Listed { name, nbytes, options, runners, state, why } in all {
             let batch = options.map_or("?".to_owned(), |options| options.batch_max.to_string());
             if let Some(why) = why {
-                let _ = writeln!(reasons, "{}: {}", output::printable(&name), output::printable(&why));
+                let _ = writeln!(reasons, "{}: {}", crate::text::printable(&name), crate::text::printable(&why));
             }
             table.row([name, nbytes.to_string(), batch, runners.to_string(), state.text().to_owned()]);
         }

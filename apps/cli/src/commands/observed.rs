@@ -29,11 +29,11 @@ pub fn list(at: &Connection, is_json: bool, shows: impl Fn(&str) -> bool) -> Res
             values.row([
                 name.to_owned(),
                 seen.namespace.clone(),
-                output::dtype_text(value).to_owned(),
-                output::shape_text(value),
+                crate::text::dtype_text(value).to_owned(),
+                crate::text::shape_text(value),
                 value.bytes.to_string(),
                 value.leases.to_string(),
-                output::client_text(seen.client(value.catalogue)),
+                crate::text::client_text(seen.client(value.catalogue)),
             ]);
         }
         for it in &seen.streams {

@@ -6,7 +6,8 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::options::{Connection, Json, Reached};
-use crate::output::{self, printable};
+use crate::output;
+use crate::text::printable;
 
 /// Check that the daemon responds; exit status 3 if it does not.
 #[derive(clap::Args, Debug)]

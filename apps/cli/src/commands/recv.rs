@@ -124,7 +124,7 @@ impl RecvArgs {
     fn take(&self, folder: &Folder, message: Message, numbers: &mut Numbers) -> Result<(), Failure> {
         let (sequence, lost, timestamp_ns) = (message.sequence(), message.lost(), message.timestamp());
         if lost > 0 {
-            let lost = output::count(lost, "message");
+            let lost = crate::text::count(lost, "message");
             output::note(&format!("stream {:?}: {lost} lost before message {sequence}", self.stream));
         }
         let value = message.into_value();
@@ -136,7 +136,7 @@ impl RecvArgs {
         if self.json.on {
             return output::json(&Received { stream: &self.stream, sequence, lost, path, summary, timestamp_ns });
         }
-        output::line(format_args!("{}: {summary}", output::printable(&path)))
+        output::line(format_args!("{}: {summary}", crate::text::printable(&path)))
     }
 }
 

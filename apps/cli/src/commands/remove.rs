@@ -111,6 +111,6 @@ impl Deleted {
         let counts = [(&self.names, "name", true), (&self.streams, "stream", false), (&self.lists, "list", false)];
         let several = self.streams.len() + self.lists.len() > 0;
         let shown = counts.into_iter().filter(|(all, _, always)| !all.is_empty() || (*always && !several));
-        shown.map(|(all, what, _)| output::count(all.len() as u64, what)).collect::<Vec<_>>().join(", ")
+        shown.map(|(all, what, _)| crate::text::count(all.len() as u64, what)).collect::<Vec<_>>().join(", ")
     }
 }

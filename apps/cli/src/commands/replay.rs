@@ -12,7 +12,8 @@ use tensorlend_daemon::{Bytes, Config};
 use crate::failure::Failure;
 use crate::files::FileError;
 use crate::options::{Connection, Json};
-use crate::output::{self, Table, bytes_text, count};
+use crate::output::{self, Table};
+use crate::text::{bytes_text, count};
 
 const EXAMPLES: &str = "\
 Examples:

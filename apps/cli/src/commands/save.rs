@@ -93,13 +93,13 @@ impl SaveArgs {
             if self.json.on {
                 return output::json(&saved);
             }
-            let count = output::count(saved.names.len() as u64, "name");
+            let count = crate::text::count(saved.names.len() as u64, "name");
             let groups = if saved.groups > 1 {
                 format!(", in {} groups, each as it was at one moment", saved.groups)
             } else {
                 String::new()
             };
-            let path = output::printable(&saved.path);
+            let path = crate::text::printable(&saved.path);
             return output::line(format_args!("{path}: {count}, {} bytes{groups}", saved.nbytes));
         }
         Err(Failure::Limit(format!(

@@ -92,7 +92,7 @@ impl SendArgs {
                     "stream {:?}: stopped at {}, after {}",
                     self.stream,
                     file.display(),
-                    output::count(sent.messages, "message")
+                    crate::text::count(sent.messages, "message")
                 )));
             }
             progress.advance(1);
@@ -101,7 +101,7 @@ impl SendArgs {
         if self.json.on {
             return output::json(&sent);
         }
-        let messages = output::count(sent.messages, "message");
+        let messages = crate::text::count(sent.messages, "message");
         output::line(format_args!("sent {messages}, {} bytes, to {}", sent.nbytes, self.stream))
     }
 

@@ -8,7 +8,8 @@ use tensorlend::{DeviceUse, Health, Holder, NamespaceUse, Stat, UidUse};
 use crate::commands::held::complete_observation;
 use crate::failure::Failure;
 use crate::options::{Connection, Json, Observe, Reached};
-use crate::output::{self, Table, bytes_text};
+use crate::output::{self, Table};
+use crate::text::bytes_text;
 
 /// Show the daemon's metrics.
 ///
@@ -75,11 +76,11 @@ fn text(stat: &Stat, namespace: &Namespace) -> String {
     let bytes = |bytes: u64| format!("{bytes} bytes ({})", bytes_text(bytes));
     row("pid", stat.pid.to_string());
     row("mode", stat.mode.clone());
-    row("uptime", output::age_text(Duration::from_nanos(stat.uptime_ns)));
+    row("uptime", crate::text::age_text(Duration::from_nanos(stat.uptime_ns)));
     let of_namespace = match namespace {
         Namespace::Joined(name, _) => name.clone(),
         Namespace::All => "all, as an observer".to_owned(),
-        Namespace::Refused(why) => format!("none, without a session: {}", output::printable(why)),
+        Namespace::Refused(why) => format!("none, without a session: {}", crate::text::printable(why)),
     };
     row("namespace", of_namespace);
     row("pool.bytes_max", bytes(stat.pool_bytes_max));
@@ -99,7 +100,7 @@ fn text(stat: &Stat, namespace: &Namespace) -> String {
     row("segments", format!("{} lent", stat.segments));
     row("names", stat.names.to_string());
     row("clients", format!("{} connected, {} gone whose tensors live on", stat.clients, stat.frozen));
-    row("requests", format!("{} completed, {}", stat.requests, output::refused_text(&stat.refusals)));
+    row("requests", format!("{} completed, {}", stat.requests, crate::text::refused_text(&stat.refusals)));
     row("wakeups", stat.wakeups.to_string());
     row(
         "ended",
@@ -109,7 +110,7 @@ fn text(stat: &Stat, namespace: &Namespace) -> String {
         ),
     );
     for (what, text) in stat.health.iter().flat_map(health_rows) {
-        row(what, output::printable(&text));
+        row(what, crate::text::printable(&text));
     }
     if stat.devices.is_empty() {
         row("device", stat.device.clone());
@@ -128,13 +129,19 @@ fn text(stat: &Stat, namespace: &Namespace) -> String {
 fn health_rows(health: &Health) -> Vec<(&'static str, String)> {
     let mut rows = Vec::new();
     if let Some(fault) = &health.spill {
-        rows.push(("spilling", format!("fails, {} so far: {}", output::count(fault.failures, "file"), fault.reason)));
+        rows.push((
+            "spilling",
+            format!("fails, {} so far: {}", crate::text::count(fault.failures, "file"), fault.reason),
+        ));
     }
     if let Some(store) = &health.fd_store {
         let room = store.capacity.map_or_else(String::new, |most| format!(", room for {most}"));
         rows.push(("fd store", format!("{} of {} descriptors{room}", store.needed - store.missing, store.needed)));
     }
-    rows.push(("last restart", health.lost.as_ref().map_or_else(|| "nothing was lost".to_owned(), output::loss_text)));
+    rows.push((
+        "last restart",
+        health.lost.as_ref().map_or_else(|| "nothing was lost".to_owned(), crate::text::loss_text),
+    ));
     rows
 }
 

@@ -5,7 +5,7 @@ use tensorlend::Stat;
 use tensorlend_cuda::{Driver, Unavailable};
 
 use super::report::Report;
-use crate::output::{bytes_text, count};
+use crate::text::{bytes_text, count};
 
 pub fn check(report: &mut Report, daemon: Option<&Stat>) {
     let lent = daemon.map_or(0, |stat| stat.devices.len());

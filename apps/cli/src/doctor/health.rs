@@ -3,7 +3,7 @@
 use tensorlend::{FdStoreState, Stat};
 
 use super::report::Report;
-use crate::output::{count, loss_text};
+use crate::text::{count, loss_text};
 
 pub fn check(report: &mut Report, stat: &Stat) {
     let Some(health) = &stat.health else { return };

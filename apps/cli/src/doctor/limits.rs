@@ -8,7 +8,7 @@ use tensorlend_daemon::{Config, HugePages};
 
 use super::report::Report;
 use crate::meminfo;
-use crate::output::bytes_text;
+use crate::text::bytes_text;
 
 /// Number of descriptors below which a client soon has too few.
 const DESCRIPTORS_FEW: u64 = 256;

@@ -61,7 +61,7 @@ impl DoctorArgs {
         match report.count(State::Failure) {
             0 => Ok(()),
             failures => {
-                let what = format!("{} failed", output::count(failures, "check"));
+                let what = format!("{} failed", crate::text::count(failures, "check"));
                 Err(if answered.is_none() { Failure::NoDaemon(what) } else { Failure::Other(what.into()) })
             }
         }

@@ -3,7 +3,8 @@
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::output::{self, printable};
+use crate::output;
+use crate::text::printable;
 
 /// Width of the column of checks. A longer name widens its own line.
 const WIDTH: usize = 17;

@@ -214,6 +214,15 @@ pub(super) fn type_string(dtype: DType) -> Option<&'static str> {
     })
 }
 
+/// Returns the fault of a file with `there` bytes of data instead of the length that its header
+/// states.
+pub(super) fn wrong_length(header: &Header, there: u64) -> Fault {
+    Fault::damaged(format!(
+        "its header has {} of shape {:?}, which needs {} bytes, and {there} bytes follow",
+        header.dtype, header.shape, header.data_bytes
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,12 +9,14 @@ use zip::result::ZipError;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, DateTime, ZipArchive, ZipWriter};
 
+use super::entry::{Entry, Source, TensorView};
 use super::error::Fault;
-use super::header::Header;
+use super::header::{Header, wrong_length};
 use super::input::{Input, InputReader};
-use super::npy::{self, Layout};
+use super::layout::Layout;
+use super::npy;
 use super::output::Output;
-use super::{Entry, FileError, Source, TensorView, directory};
+use super::{FileError, directory};
 
 /// Maximum number of bytes to which one compressed byte can expand. Deflate's longest match has 258
 /// bytes and takes two bits (RFC 1951, section 3.2.5). An archive that states a larger size is
@@ -122,7 +124,7 @@ fn array(input: &Input, archive: &ZipArchive<InputReader>, index: usize, name: &
     })?;
     let there = size.saturating_sub(header.bytes);
     if size < header.bytes || there != header.data_bytes {
-        return Err(npy::wrong_length(&header, there));
+        return Err(wrong_length(&header, there));
     }
     Ok(Entry {
         name: Some(name.to_owned()),

@@ -12,10 +12,11 @@ use zune_core::colorspace::ColorSpace;
 use zune_core::options::DecoderOptions;
 use zune_jpeg::JpegDecoder;
 
+use super::entry::{Entry, Format, Source, TensorView};
 use super::error::Fault;
 use super::input::Input;
 use super::size::{check_memory, zeroed};
-use super::{Entry, FileError, Format, Source, TensorView, markers};
+use super::{FileError, markers};
 
 /// Maximum decoded bytes of a picture, which are about 358 million pixels of RGB.
 const DECODED_BYTES_MAX: u64 = 1 << 30;

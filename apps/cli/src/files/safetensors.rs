@@ -16,12 +16,13 @@ use serde::Deserializer;
 use serde::de::{Error, IgnoredAny, MapAccess, Visitor};
 use tensorlend::DType;
 
+use super::FileError;
+use super::entry::{Entry, Source, TensorView, check_booleans};
 use super::error::Fault;
 use super::input::Input;
-use super::npy::Layout;
+use super::layout::Layout;
 use super::output::{Output, PIECE};
 use super::size::{check_memory, tensor_bytes};
-use super::{Entry, FileError, Source, TensorView, check_booleans};
 use crate::progress;
 
 /// Maximum length of a header in bytes, as in the safetensors crate itself.

@@ -11,7 +11,7 @@ use ratatui::widgets::{Block, Clear, Paragraph, Row as TableRow, StatefulWidget,
 use super::app::{App, Mode, Order, Question};
 use super::rows::spark;
 use super::table::{Cell, Column, Row, Subject, Tab, Width};
-use crate::output::{age_text, bytes_text, count, printable, refused_text};
+use crate::text::{age_text, bytes_text, count, printable, refused_text};
 
 /// Number of lines above and below the table's rows.
 pub const LINES_AROUND: u16 = 7;

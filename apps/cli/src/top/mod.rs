@@ -18,7 +18,8 @@ use ratatui::layout::Rect;
 
 use crate::failure::Failure;
 use crate::options::{Connection, Json, Observe, interval};
-use crate::output::{self, printable};
+use crate::output;
+use crate::text::printable;
 use app::App;
 use facts::Sampler;
 use table::{Sort, Tab};

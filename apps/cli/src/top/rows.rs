@@ -5,8 +5,8 @@ use tensorlend::observe::{ClientSeen, LeaseSeen, Observation, Origin, Place, Seg
 use super::facts::{Facts, POINTS, Use};
 use super::table::{Cell, Row, Subject, Tab};
 use crate::member::MemberId;
-use crate::output::{age_text, bytes_text, client_text, dtype_text, printable, shape_text};
 use crate::summary::timestamp_text;
+use crate::text::{age_text, bytes_text, client_text, dtype_text, printable, shape_text};
 
 /// Returns all rows, in the order of the observation.
 pub fn rows(tab: Tab, facts: &Facts) -> Vec<Row> {

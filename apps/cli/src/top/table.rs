@@ -7,7 +7,7 @@ use serde_json::Value;
 use tensorlend::observe::{ClientSeen, natural};
 
 use crate::member::MemberId;
-use crate::output::{age_text, bytes_text, pid_text, printable};
+use crate::text::{age_text, bytes_text, pid_text, printable};
 
 /// A tab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

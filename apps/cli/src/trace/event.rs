@@ -5,8 +5,8 @@ use std::fmt;
 use serde::Serialize;
 use tensorlend::observe::{ClientNo, ClientSeen};
 
-use crate::output::printable;
 use crate::summary::{Summary, now_ns};
+use crate::text::printable;
 
 /// An event, and the time of its observation in nanoseconds since 1970.
 #[derive(Clone, Debug, Serialize)]
