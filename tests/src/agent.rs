@@ -384,13 +384,13 @@ fn added_words(socket: &std::path::Path, list: &str) -> Answer {
     let hand = Hand::join(socket, None)?;
     let key = tensorlend_layout::name::list_key(list);
     let found = hand.directory.find(hand.directory.hash(&key), &key).map_err(|_| "the table was replaced")?;
-    let line = &hand.directory.lists[found.ok_or("no such list")?.owner_word.cell() as usize];
+    let line = &hand.directory.lists[found.ok_or("no such list")?.owner_word.list().index()];
     let (end, complement) = (line.end.read(), line.not_end.read());
     if complement != !end {
         return Err(format!("{complement:x} is not the complement of {end:x}").into());
     }
     let (mut with, mut without) = (0, 0);
-    for member in hand.directory.present().filter(|&member| member != hand.welcome.catalogue) {
+    for member in hand.directory.present().filter(|&member| member != hand.welcome.client) {
         // Members that have ended have no lease table.
         let Ok((_, leases)) = hand.sheets_of(member) else { continue };
         let table: Sheet<LeaseTable> =

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tensorlend_layout::catalogue::{Catalogue, CellRecord};
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::leases::LeaseTable;
-use tensorlend_layout::number::{CellNo, ClientNo, CursorNo, SlotNo};
+use tensorlend_layout::number::{CellNo, ClientNo, CursorNo, SlotNo, StreamLine};
 use tensorlend_layout::raw::{Sheet, View};
 use tensorlend_layout::wire::{Hello, Reply, Request, Welcome, decode, encode};
 use tensorlend_layout::word::{Absorbed, Cell, MemberState, OwnerWord};
@@ -155,9 +155,8 @@ impl Hand {
     }
 
     /// Requests the segment of another client's slot; the descriptor is read-only.
-    pub fn segment_of(&self, catalogue: u16, slot: u32) -> io::Result<Lent> {
-        let (reply, descriptors) =
-            self.ask(&Request::SegmentOf { owner: ClientNo::new(catalogue), slot: SlotNo::new(slot) })?;
+    pub fn segment_of(&self, owner: ClientNo, slot: SlotNo) -> io::Result<Lent> {
+        let (reply, descriptors) = self.ask(&Request::SegmentOf { owner, slot })?;
         let Reply::Segment { bytes, base, .. } = reply else { return Err(wrong(&reply)) };
         let [segment, slots] =
             <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| io::Error::other("two descriptors were promised"))?;
@@ -174,10 +173,10 @@ impl Hand {
     }
 
     /// Requests another client's catalogue and lease table; the descriptors are read-only.
-    pub fn sheets_of(&self, catalogue: u16) -> io::Result<(OwnedFd, OwnedFd)> {
-        let (_, cells) = self.ask_for_one(&Request::CellsOf { client: ClientNo::new(catalogue), part: 0 })?;
+    pub fn sheets_of(&self, client: ClientNo) -> io::Result<(OwnedFd, OwnedFd)> {
+        let (_, cells) = self.ask_for_one(&Request::CellsOf { client, part: 0 })?;
         self.acknowledge()?;
-        let (_, leases) = self.ask_for_one(&Request::LeasesOf { client: ClientNo::new(catalogue) })?;
+        let (_, leases) = self.ask_for_one(&Request::LeasesOf { client })?;
         self.acknowledge()?;
         Ok((cells, leases))
     }
@@ -196,21 +195,21 @@ impl Hand {
     }
 
     /// Returns the name's owner, the value of its cell, and the descriptors of the owner's catalogue and lease table.
-    pub fn follow(&self, name: &str) -> io::Result<(u16, Cell, OwnedFd, OwnedFd)> {
+    pub fn follow(&self, name: &str) -> io::Result<(ClientNo, Cell, OwnedFd, OwnedFd)> {
         let owner_word = self.owner_word_of(name)?;
-        let (cells, leases) = self.sheets_of(owner_word.owner().get())?;
+        let (cells, leases) = self.sheets_of(owner_word.owner())?;
         let view = map(&cells, Access::Read)?;
         let at = std::mem::offset_of!(Catalogue, cells) + owner_word.cell().index() * size_of::<CellRecord>();
         let record: &CellRecord = view.at(at).ok_or(Errno::RANGE)?;
-        Ok((owner_word.owner().get(), Cell(record.cell.read()), cells, leases))
+        Ok((owner_word.owner(), Cell(record.cell.read()), cells, leases))
     }
 
     /// Subscribes with a wake pair; returns the stream's index and id, and the subscriber's end.
-    pub fn subscribe(&self, name: &str, cursor: u16) -> io::Result<(u32, u64, OwnedFd)> {
+    pub fn subscribe(&self, name: &str, cursor: u16) -> io::Result<(StreamLine, u64, OwnedFd)> {
         let (reply, descriptors) =
             self.ask(&Request::SubscribePollable { name: name.into(), cursor: CursorNo::new(cursor) })?;
         let Reply::Stream { stream, id, .. } = reply else { return Err(wrong(&reply)) };
         let wake = descriptors.into_iter().nth(1).ok_or_else(|| io::Error::other("a wake pair was promised"))?;
-        Ok((stream.get(), id, wake))
+        Ok((stream, id, wake))
     }
 }

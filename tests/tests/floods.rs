@@ -312,14 +312,14 @@ fn leases_for_ever_cost_their_producer_memory_and_nobody_time() {
     let owner_word = holder.owner_word_of("x").unwrap();
     // Leases of who was shown no segment do not count.
     let slot = Cell(catalogue.cells[owner_word.cell().index()].cell.read()).slot();
-    holder.segment_of(owner, slot.get()).unwrap();
+    holder.segment_of(owner, slot).unwrap();
     holder.leases.shards_used.set(u64::MAX);
     holder.leases.high_water.iter().for_each(|high| high.set(64));
     let entries = holder.leases.entries.iter().flatten();
     // Leases every value and releases none.
     let refused = entries.enumerate().find_map(|(round, entry)| {
         let value = Cell(catalogue.cells[owner_word.cell().index()].cell.read());
-        entry.set(value.lease(ClientNo::new(owner)).0);
+        entry.set(value.lease(owner).0);
         producer.ask(&format!("put x 100000 {round}")).err()
     });
     let refused = refused.expect("what is leased is not used again, so that the pool comes to its end");

@@ -9,7 +9,7 @@ use rustix::net::SendFlags;
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
-use tensorlend_layout::number::{CellNo, CursorNo, StreamLine};
+use tensorlend_layout::number::{CellNo, CursorNo};
 use tensorlend_layout::wire::{Policy, Reply, Request, encode};
 use tensorlend_os::packet;
 use tensorlend_tests::hand::{Hand, ask, dial, hello};
@@ -214,11 +214,7 @@ fn neither_end_of_a_wake_pair_takes_messages_from_the_wrong_side_or_descriptors(
         let sent = packet::send(&wake, &[1], &descriptors, SendFlags::DONTWAIT);
         assert_eq!(sent, Err(Errno::PIPE), "the producers' end receives nothing");
     }
-    let request = Request::WakeDescriptor {
-        stream: StreamLine::new(stream),
-        subscriber: subscriber.welcome.client,
-        cursor: CursorNo::new(0),
-    };
+    let request = Request::WakeDescriptor { stream, subscriber: subscriber.welcome.client, cursor: CursorNo::new(0) };
     let (reply, descriptors) = producer.ask(&request).unwrap();
     assert!(matches!(reply, Reply::Sheet { .. }), "{reply:?}");
     packet::send(&descriptors[0], &[1], &[], SendFlags::DONTWAIT).unwrap();

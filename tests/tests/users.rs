@@ -119,7 +119,7 @@ fn descriptors_that_a_user_keeps_pin_no_memory_beyond_the_limit() {
             base.is_some()
         });
         let base = base.unwrap();
-        let lent = hostile.segment_of(hostile.welcome.client.get(), base.get()).unwrap();
+        let lent = hostile.segment_of(hostile.welcome.client, base).unwrap();
         kept.extend([lent.segment, lent.slots]);
         assert!(matches!(hostile.ask(&Request::ReturnSegment { base }).unwrap().0, Reply::Done));
     }

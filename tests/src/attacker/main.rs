@@ -210,7 +210,7 @@ impl Attacker {
     fn take(&mut self, name: &str, all: bool) -> Answer {
         let hand = self.hand()?;
         let (catalogue, cell, cells, leases) = hand.follow(name)?;
-        let lent = hand.segment_of(catalogue, cell.slot().get())?;
+        let lent = hand.segment_of(catalogue, cell.slot())?;
         let slots = map(&lent.slots, Access::Read)?;
         let words: &[tensorlend_layout::word::Word] =
             slots.array(4096 + (cell.slot() - lent.base) as usize * 128, 16).ok_or("the slot is not there")?;
