@@ -96,8 +96,10 @@ fn crates() -> Vec<PathBuf> {
 
 /// The folders of the workspace's members.
 fn members() -> Vec<PathBuf> {
-    let members = std::fs::read_dir(root()).unwrap().map(|entry| entry.unwrap().path());
-    members.filter(|member| member.join("Cargo.toml").is_file()).collect()
+    let manifest = std::fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    let manifest: toml::Table = manifest.parse().unwrap();
+    let listed = ["members", "exclude"].map(|key| manifest["workspace"][key].as_array().unwrap());
+    listed.into_iter().flatten().map(|member| root().join(member.as_str().unwrap())).collect()
 }
 
 #[test]
