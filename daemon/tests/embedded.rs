@@ -126,7 +126,7 @@ fn a_name_outlives_its_producer_and_its_drafts_do_not() {
     let mut producer = Client::join(&broker);
     let base = producer.segment();
     let spare = producer.segment();
-    let owner_word = producer.publish("pressure", 5, Cell::new(1, SlotNo::new(base.get())));
+    let owner_word = producer.publish("pressure", 5, Cell::new(1, base));
     assert_eq!((owner_word.owner(), owner_word.cell().get()), (producer.welcome.client, 5));
     let number = producer.welcome.client;
 
@@ -151,7 +151,7 @@ fn a_name_outlives_its_producer_and_its_drafts_do_not() {
     };
     eventually("the unused segment comes back", || stat().segments == 1);
     assert_ne!(base, spare);
-    let (reply, _) = consumer.ask(&Request::SegmentOf { owner: number, slot: SlotNo::new(spare.get()) });
+    let (reply, _) = consumer.ask(&Request::SegmentOf { owner: number, slot: spare });
     assert!(matches!(reply, Reply::Refused(Refusal::NotFound(_))), "{reply:?}");
     let (reply, _) = consumer.ask(&Request::CellsOf { client: number, part: 0 });
     assert!(matches!(reply, Reply::Cells { part: 0, .. }));
@@ -163,7 +163,7 @@ fn a_name_outlives_its_producer_and_its_drafts_do_not() {
     // A lease keeps memory that a delete would free.
     let table: &LeaseTable = third.leases.at(0).unwrap();
     let shard = tensorlend_layout::leases::Shard::new(table, 0);
-    assert!(acquire(shard.free_entry().unwrap(), Cell::new(1, SlotNo::new(base.get())).lease(number), &[]));
+    assert!(acquire(shard.free_entry().unwrap(), Cell::new(1, base).lease(number), &[]));
     assert_eq!(third.ask(&Request::Delete { name: "pressure".into() }).0, Reply::Deleted { existed: true });
     assert_eq!(third.find("pressure"), None);
     let segments = |c: &Client| match c.ask(&Request::Stat).0 {

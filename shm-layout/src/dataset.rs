@@ -172,7 +172,7 @@ impl<'b> Index<'b> {
     #[inline]
     pub fn member(&self, at: usize) -> DatasetMember<'b> {
         let (slot, generation, summary) = self.place(at);
-        DatasetMember { name: self.name(at), slot: SlotNo::new(slot.get()), generation, summary }
+        DatasetMember { name: self.name(at), slot, generation, summary }
     }
 
     /// Returns a member's name.

@@ -60,7 +60,7 @@ impl Segments {
             let mut end = SlotNo::default();
             let mut bytes = 0;
             for (&base, segment) in client.segments.iter() {
-                assert!(base >= SlotNo::new(end.get()), "segments of {number} overlap at slot {base}");
+                assert!(base >= end, "segments of {number} overlap at slot {base}");
                 end = base + (1 << segment.slots_log2);
                 assert!(lines_taken.insert(segment.entry), "line {} is one segment's", segment.entry);
                 let range = RangeWord::new(segment.slots_log2, number, base);

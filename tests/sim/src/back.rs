@@ -150,7 +150,7 @@ impl Sim {
             layout_version,
             layout_hash,
             namespace: seat.welcome.namespace.clone(),
-            client: ClientNo::new(seat.number().get()),
+            client: seat.number(),
             member: seat.welcome.member,
             segments: Some(segments),
             shelved,
@@ -219,10 +219,7 @@ impl Sim {
         for (_, line) in seat.directory.entries() {
             let owner_word = OwnerWord(line.owner_word.read());
             // Those of lists and streams lead to no cell.
-            if owner_word.is_live()
-                && owner_word.owner() == ClientNo::new(seat.number().get())
-                && KeyKind::of(line).leads_to_cell()
-            {
+            if owner_word.is_live() && owner_word.owner() == seat.number() && KeyKind::of(line).leads_to_cell() {
                 kept.insert(owner_word.cell());
             }
         }

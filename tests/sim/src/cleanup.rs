@@ -1,9 +1,10 @@
 //! The end of a schedule: first faults stop, then all clients leave.
 
-use crate::sim::{File, SEGMENT, Sim};
+use crate::client::{Honest, lease_entry};
+use crate::sim::{File, SEGMENT, Seat, Sim};
 use tensorlend_layout::directory::NameEntry;
+use tensorlend_layout::leases;
 use tensorlend_layout::name::{KeyKind, parse};
-use tensorlend_layout::number::{ClientNo, SlotNo};
 use tensorlend_layout::wire::{Hello, Refusal, Reply, Request};
 use tensorlend_layout::word::OwnerWord;
 
@@ -11,6 +12,14 @@ use tensorlend_layout::word::OwnerWord;
 const ROUNDS: u32 = 12;
 
 impl Sim {
+    /// Drops one of the client's leases.
+    pub fn drop_lease(&mut self, h: &mut Honest, seat: &Seat) {
+        if !h.held.is_empty() {
+            let held = h.held.swap_remove(self.rng.index(h.held.len()));
+            leases::release(lease_entry(&seat.leases, held.entry));
+        }
+    }
+
     /// The liars leave, and the kernel has memory and responds: every honest client must get its response.
     pub fn faults_stop(&mut self) {
         self.note(|| "the faults stop".into());
@@ -134,11 +143,7 @@ impl Sim {
     fn reads_files(&mut self, actor: usize) {
         let seat = self.actors[actor].seat.clone().expect("the caller has looked");
         for (catalogue, slot) in self.in_files(&seat) {
-            let reply = self.ask_plainly(
-                actor,
-                &Request::SegmentOf { owner: ClientNo::new(catalogue.get()), slot: SlotNo::new(slot.get()) },
-                "a segment in a file",
-            );
+            let reply = self.ask_plainly(actor, &Request::SegmentOf { owner: catalogue, slot }, "a segment in a file");
             // Reading a segment back may spill the next one, and unused segments are freed in the meantime.
             let told =
                 matches!(reply, Reply::Segment { .. } | Reply::Refused(Refusal::Limit { .. } | Refusal::NotFound(_)));

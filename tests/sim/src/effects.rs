@@ -6,7 +6,6 @@ use crate::sim::{File, Kind, Lent, Mem, Order, Seat, Sim};
 use tensorlend_daemon::core::{ConnId, Effect, Event, Lending, MemId};
 use tensorlend_layout::directory::{Directory, audience_bit};
 use tensorlend_layout::header::Magic;
-use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::{Allocator, Export, Refusal, Reply, Request, ValueAt};
 use tensorlend_layout::word::{Member, OwnerWord, Word};
@@ -288,7 +287,7 @@ impl Sim {
     /// As if no owner's audience had this client in it yet: it is listed when it is shown something more.
     fn unlist_reader(&self, actor: usize) {
         let seat = self.actors[actor].seat.as_ref().expect("who is shown something has joined");
-        let (word, bit) = audience_bit(ClientNo::new(seat.number().get()));
+        let (word, bit) = audience_bit(seat.number());
         for owner in self.directories[&seat.directory_file].members.iter() {
             owner.audience[word].clear_bits(bit);
         }
@@ -388,7 +387,7 @@ impl Sim {
         memory.lent_in = Some(here);
         if how == Lending::Device {
             assert_eq!(memory.kind, Kind::Device, "{file:?} is lent as a device's");
-            let own = matches!(reply, Reply::DeviceSegment(it) if it.lending.owner == ClientNo::new(seat_number.get()));
+            let own = matches!(reply, Reply::DeviceSegment(it) if it.lending.owner == seat_number);
             assert!(!own || memory.lent_to.is_none_or(|before| before == uid), "{file:?} goes from one uid to another");
             memory.lent_to = memory.lent_to.or(own.then_some(uid));
             self.done.on_device += 1;

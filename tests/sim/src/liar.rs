@@ -38,7 +38,7 @@ impl Sim {
         if let (Request::ReturnSegment { base } | Request::Shelve { base }, Some(own)) =
             (&mut request, self.own_base(actor))
         {
-            *base = SlotNo::new(own.0.get());
+            *base = own.0;
         }
         // Mostly the expected message: otherwise it would not get far.
         let proper = self.rng.chance(90);
@@ -77,7 +77,7 @@ impl Sim {
         let Some(seat) = it.seat.as_ref().filter(|_| it.connected && it.read && it.outbox.is_empty()) else { return };
         let mut back = Return {
             namespace: seat.welcome.namespace.clone(),
-            client: ClientNo::new(seat.number().get()),
+            client: seat.number(),
             ..self.any_return(ClientNo::new(0), SlotNo::new(0))
         };
         let seat = self.actors[actor].seat.as_ref().expect("seen above");
@@ -126,12 +126,12 @@ impl Sim {
             6..8 if self.disk.settings.is_some() && self.disk.chance(50) => Request::Shelve { base: slot },
             6..8 => Request::ReturnSegment { base: slot },
             8 => Request::GrowCells,
-            9 => Request::SegmentOf { owner: ClientNo::new(catalogue.get()), slot },
-            10 => Request::CellsOf { client: ClientNo::new(catalogue.get()), part: self.rng.pick(&[0, 1, 49, 255]) },
-            11 => Request::LeasesOf { client: ClientNo::new(catalogue.get()) },
-            12..16 => Request::Bind { name, cell: CellNo::new(cell.get()) },
+            9 => Request::SegmentOf { owner: catalogue, slot },
+            10 => Request::CellsOf { client: catalogue, part: self.rng.pick(&[0, 1, 49, 255]) },
+            11 => Request::LeasesOf { client: catalogue },
+            12..16 => Request::Bind { name, cell },
             16 => Request::Delete { name },
-            17 => Request::Tidy { names: vec![(name, CellNo::new(cell.get())); self.rng.pick(&[0, 1, 257])] },
+            17 => Request::Tidy { names: vec![(name, cell); self.rng.pick(&[0, 1, 257])] },
             18 => Request::Rename { from: name, to },
             19 => Request::Notices,
             20 => Request::Wait,
@@ -144,19 +144,17 @@ impl Sim {
             23 => Request::Unsubscribe { stream: StreamLine::new(stream), id, cursor: CursorNo::new(cursor) },
             24 => Request::WakeDescriptor {
                 stream: StreamLine::new(stream),
-                subscriber: ClientNo::new(catalogue.get()),
+                subscriber: catalogue,
                 cursor: CursorNo::new(cursor),
             },
             25 => Request::StreamDelete { name: list },
-            26 => Request::ListAppend { list, cells: vec![CellNo::new(cell.get()); self.rng.pick(&[0, 1, 3, 4097])] },
+            26 => Request::ListAppend { list, cells: vec![cell; self.rng.pick(&[0, 1, 3, 4097])] },
             27 => Request::ListDelete { list },
             28 => Request::ListRename { from: list, to: other },
             29 if self.rng.chance(50) => Request::GaveUp,
             29 => Request::Stat,
             33 => Request::StreamClosed { stream: StreamLine::new(stream), id },
-            34 => {
-                Request::ListAppendEphemeral { list, cells: vec![CellNo::new(cell.get()); self.rng.pick(&[0, 1, 3])] }
-            }
+            34 => Request::ListAppendEphemeral { list, cells: vec![cell; self.rng.pick(&[0, 1, 3])] },
             35 => {
                 let liar = NameAt { entry: EntryNo::new(cell.get()), owner_word: self.rng.next() };
                 Request::ValuesOf { names: vec![liar; self.rng.pick(&[0, 1, 3, 321])] }
@@ -214,10 +212,10 @@ impl Sim {
             layout_version,
             layout_hash,
             namespace: "lab".into(),
-            client: ClientNo::new(catalogue.get()),
+            client: catalogue,
             member: self.a_member(),
             segments: self.rng.chance(50).then(|| vec![slot; self.rng.pick(&[0, 1, 3, 4096])]),
-            shelved: if self.disk.chance(50) { vec![SlotNo::new(slot.get()); 3] } else { Vec::new() },
+            shelved: if self.disk.chance(50) { vec![slot; 3] } else { Vec::new() },
             cells: self.rng.pick(&[0, 1, 255]),
             claims: vec![QueueClaim { item: QueueItem { list: slot.into(), number: u64::MAX }, grant: 0 }; 3],
         }
@@ -284,8 +282,8 @@ impl Sim {
             2 => view.at::<Word>(at).map_or(0, |word| word.peek().wrapping_add(1)),
             3 => 0,
             // A lease on any client's slot, and on a whole segment.
-            4 | 5 => Cell::new(generation, slot).lease(ClientNo::new(catalogue.get())).0,
-            6 => tensorlend_layout::word::LeaseWord::of_segment(ClientNo::new(catalogue.get()), slot).0,
+            4 | 5 => Cell::new(generation, slot).lease(catalogue).0,
+            6 => tensorlend_layout::word::LeaseWord::of_segment(catalogue, slot).0,
             7 => slot.into(),
             // The hash of a name of this namespace, for a claim or an announcement.
             8 => {

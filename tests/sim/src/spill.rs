@@ -160,7 +160,7 @@ impl Sim {
         let is_used = |seg: &Seg| !seg.returning && !seg.shelved && seg.used.iter().any(|&used| used);
         let Some((&base, seg)) = h.segments.iter_mut().find(|(_, seg)| is_used(seg)) else { return };
         seg.shelved = true;
-        self.ask(actor, h, Asked::Shelve(base), &Request::Shelve { base: SlotNo::new(base.get()) });
+        self.ask(actor, h, Asked::Shelve(base), &Request::Shelve { base });
     }
 
     /// Returns a slot in a file that this client should request: mostly one that it leases and must have in memory to

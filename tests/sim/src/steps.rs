@@ -52,7 +52,7 @@ impl Sim {
         }
         match self.actors[actor].seat.clone() {
             // Until its acknowledgement has arrived, it waits for the response to a ping.
-            Some(seat) if !seat.directory.present().any(|number| number == ClientNo::new(seat.number().get())) => {}
+            Some(seat) if !seat.directory.present().any(|number| number == seat.number()) => {}
             Some(seat) if h.hello_sent && !matches!(h.asked, Some(Asked::Hello)) => {
                 for _ in 0..=self.rng.below(4) {
                     self.honest_step(actor, &mut h, &seat);
@@ -89,12 +89,7 @@ impl Sim {
         if h.asked.is_none()
             && let Some((catalogue, slot)) = self.wants_of_file(h, seat)
         {
-            return self.ask(
-                actor,
-                h,
-                Asked::Other,
-                &Request::SegmentOf { owner: ClientNo::new(catalogue.get()), slot: SlotNo::new(slot.get()) },
-            );
+            return self.ask(actor, h, Asked::Other, &Request::SegmentOf { owner: catalogue, slot });
         }
         if h.asked.is_none() && self.queues.are_next() {
             return self.queue_step(actor, h, seat);
@@ -150,7 +145,7 @@ impl Sim {
             return;
         }
         let Some((cell, value)) = self.filled_cell(h, seat, &key) else { return self.want_segment(actor, h) };
-        let request = Request::Bind { name: key.clone(), cell: CellNo::new(cell.get()) };
+        let request = Request::Bind { name: key.clone(), cell };
         self.ask(actor, h, Asked::Bind { key, cell, value }, &request);
     }
 
@@ -228,7 +223,7 @@ impl Sim {
         let words: &Catalogue = seat.catalogue.at(0).expect("long enough");
         let own = Absorbed(d.members[usize::from(seat.number())].absorbed.read());
         let mut announced = words.ring_head.peek().wrapping_sub(own.index());
-        for number in d.announcers().filter(|&n| n != ClientNo::new(seat.number().get())) {
+        for number in d.announcers().filter(|&n| n != seat.number()) {
             let member = &d.members[usize::from(number)];
             let Some(other) = self.seat_of(seat, number) else { return false };
             let catalogue: &Catalogue = other.catalogue.at(0).expect("long enough");
@@ -281,14 +276,14 @@ impl Sim {
         let member = self.seat_of(seat, catalogue).expect("seen above").welcome.member;
         if catalogue != seat.number() && h.shown.get(&catalogue) != Some(&member) {
             if h.asked.is_none() {
-                let request = Request::SegmentOf { owner: ClientNo::new(catalogue.get()), slot: value.slot() };
+                let request = Request::SegmentOf { owner: catalogue, slot: value.slot() };
                 self.ask(actor, h, Asked::Shown { catalogue, member }, &request);
             }
             return;
         }
         let table: &LeaseTable = seat.leases.at(0).expect("long enough");
         let Some((entry, word)) = Shard::new(table, 0).free_entry_from(0) else { return };
-        leases::store(word, value.lease(ClientNo::new(catalogue.get())));
+        leases::store(word, value.lease(catalogue));
         h.getting = Some(Getting { entry, catalogue, value, route });
     }
 
@@ -427,13 +422,6 @@ impl Sim {
         Some(slots)
     }
 
-    fn drop_lease(&mut self, h: &mut Honest, seat: &Seat) {
-        if !h.held.is_empty() {
-            let held = h.held.swap_remove(self.rng.index(h.held.len()));
-            leases::release(lease_entry(&seat.leases, held.entry));
-        }
-    }
-
     /// Frees retired slots that nobody leases.
     fn reclaim(&mut self, h: &mut Honest, seat: &Seat) {
         scan_fence();
@@ -450,12 +438,12 @@ impl Sim {
             let Some(other) = other else { return };
             let table: &LeaseTable = other.leases.at(0).expect("long enough");
             table.scan(|lease| {
-                if lease.owner() == ClientNo::new(seat.number().get()) {
+                if lease.owner() == seat.number() {
                     found.push(lease);
                 }
             });
         }
-        let is_leased = |value: Cell| found.iter().any(|l| *l == value.lease(ClientNo::new(seat.number().get())));
+        let is_leased = |value: Cell| found.iter().any(|l| *l == value.lease(seat.number()));
         let (kept, free): (Vec<Cell>, Vec<Cell>) = h.retired.drain(..).partition(|&value| is_leased(value));
         reuse_fence();
         h.retired = kept;
@@ -471,7 +459,7 @@ impl Sim {
         let empty = h.segments.iter_mut().find(|(_, seg)| !seg.returning && seg.used.iter().all(|used| !used));
         let Some((&base, seg)) = empty else { return };
         seg.returning = true;
-        self.ask(actor, h, Asked::Return(base), &Request::ReturnSegment { base: SlotNo::new(base.get()) });
+        self.ask(actor, h, Asked::Return(base), &Request::ReturnSegment { base });
     }
 
     fn housekeeping(&mut self, actor: usize, h: &mut Honest, seat: &Seat) {
@@ -583,9 +571,9 @@ impl Sim {
             19 | 20 => Request::Unmapped { lendings: self.any_lendings() },
             // This client never maps device memory.
             21 => Request::Mapped { lendings: Vec::new(), last: true },
-            0 => Request::LeasesOf { client: ClientNo::new(member.get()) },
-            1 => Request::CellsOf { client: ClientNo::new(member.get()), part: 0 },
-            2 => Request::SegmentOf { owner: ClientNo::new(member.get()), slot: SlotNo::new(self.rng.below(8) as u32) },
+            0 => Request::LeasesOf { client: member },
+            1 => Request::CellsOf { client: member, part: 0 },
+            2 => Request::SegmentOf { owner: member, slot: SlotNo::new(self.rng.below(8) as u32) },
             3 if self.rng.chance(50) => Request::GaveUp,
             3 => Request::Stat,
             4 => Request::GrowCells,
@@ -597,9 +585,9 @@ impl Sim {
             11 | 12 => {
                 let cursor = CursorNo::low(self.rng.below(2));
                 if self.rng.chance(50) {
-                    Request::SubscribePollable { name: collection, cursor: CursorNo::new(cursor.get()) }
+                    Request::SubscribePollable { name: collection, cursor }
                 } else {
-                    Request::Subscribe { name: collection, cursor: CursorNo::new(cursor.get()), wake: false }
+                    Request::Subscribe { name: collection, cursor, wake: false }
                 }
             }
             _ => Request::Ping,

@@ -253,17 +253,14 @@ fn a_holder_that_ends_departs_with_its_process_and_a_quarantine() {
     let draft = w.device_segment(&a);
     let lent = w.publish_on_device(&a, "x", CellNo::new(0));
     let theirs = w.publish_on_device(&b, "y", CellNo::new(0));
-    w.on_device_of(&a, &Request::SegmentOf { owner: b.number(), slot: SlotNo::new(theirs.base().get()) });
-    a.lease(0, b.number(), Cell::new(1, SlotNo::new(theirs.base().get())));
+    w.on_device_of(&a, &Request::SegmentOf { owner: b.number(), slot: theirs.base() });
+    a.lease(0, b.number(), Cell::new(1, theirs.base()));
     w.hang_up(&a);
     w.wait_ns(20_000_000_000);
     // Its session is over and its leases count: the daemon frees no memory that its kernels may read or write.
     assert!(w.awaited.contains(&a.conn) && is_open(&b, a.number()));
     assert_eq!((w.stat().clients, w.stat().segments), (1, 3), "its draft is not freed");
-    assert!(matches!(
-        w.ask(&b, &Request::ReturnSegment { base: SlotNo::new(theirs.base().get()) }),
-        Reply::Refused(Refusal::Bad(_))
-    ));
+    assert!(matches!(w.ask(&b, &Request::ReturnSegment { base: theirs.base() }), Reply::Refused(Refusal::Bad(_))));
     assert!(matches!(w.ask(&b, &Request::LeasesOf { client: a.number() }), Reply::Sheet { .. }));
     w.awaited.remove(&a.conn);
     w.happen(Event::Exited { conn: a.conn });

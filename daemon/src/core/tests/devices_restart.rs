@@ -4,7 +4,7 @@ use super::devices::{OnDevice, wish};
 use super::world::{Client, DEVICE_SEGMENT, World, device, settings};
 use crate::core::label::Label;
 use crate::core::settings::{DeviceSettings, Mode, Settings};
-use tensorlend_layout::number::{CellNo, SlotNo};
+use tensorlend_layout::number::CellNo;
 use tensorlend_layout::wire::{Allocator, LendingId, Refusal, Reply, Request};
 use tensorlend_layout::word::Cell;
 
@@ -20,7 +20,7 @@ fn tells(w: &mut World, client: &Client, lendings: &[LendingId]) {
 }
 
 fn returns(w: &mut World, client: &Client, lent: &OnDevice) {
-    assert_eq!(w.ask(client, &Request::ReturnSegment { base: SlotNo::new(lent.base().get()) }), Reply::Done);
+    assert_eq!(w.ask(client, &Request::ReturnSegment { base: lent.base() }), Reply::Done);
 }
 
 #[test]
@@ -32,9 +32,9 @@ fn segments_are_lent_on_and_charged_as_before() {
         let lent = w.publish_on_device(&a, "x", CellNo::new(0));
         w.replace_daemon(settings());
         assert_eq!(w.device_bytes(), (DEVICE_SEGMENT, DEVICE_SEGMENT));
-        assert!(matches!(w.come_back(&mut a, Some(vec![SlotNo::new(lent.base().get())])), Reply::Welcome(_)));
+        assert!(matches!(w.come_back(&mut a, Some(vec![lent.base()])), Reply::Welcome(_)));
         assert!(matches!(w.come_back(&mut b, Some(vec![])), Reply::Welcome(_)));
-        let seen = w.on_device_of(&b, &Request::SegmentOf { owner: a.number(), slot: SlotNo::new(lent.base().get()) });
+        let seen = w.on_device_of(&b, &Request::SegmentOf { owner: a.number(), slot: lent.base() });
         assert_eq!((seen.lending(), seen.reply.export), (lent.lending(), lent.reply.export));
         tells(&mut w, &a, &[lent.lending()]);
         tells(&mut w, &b, &[]);
@@ -55,14 +55,14 @@ fn until_all_have_told_each_is_taken_for_a_holder() {
     let mut w = World::new(system());
     let (mut a, mut b) = (w.join(1), w.join(1));
     let (lent, given_up) = (w.device_segment(&a), w.device_segment(&a));
-    w.on_device_of(&b, &Request::SegmentOf { owner: a.number(), slot: SlotNo::new(given_up.base().get()) });
+    w.on_device_of(&b, &Request::SegmentOf { owner: a.number(), slot: given_up.base() });
     returns(&mut w, &a, &given_up);
     w.unmap(&a, &given_up);
     let label = w.stored.values().find(|label| matches!(label, Label::DeviceOrphaned { .. })).cloned();
     assert!(matches!(label, Some(Label::DeviceOrphaned { bytes: DEVICE_SEGMENT, uid: 1, .. })), "{label:?}");
     w.replace_daemon(system());
     assert_eq!(w.device_bytes().1, 2 * DEVICE_SEGMENT);
-    w.come_back(&mut a, Some(vec![SlotNo::new(lent.base().get())]));
+    w.come_back(&mut a, Some(vec![lent.base()]));
     returns(&mut w, &a, &lent);
     tells(&mut w, &a, &[]);
     assert_eq!(w.device_bytes().1, 2 * DEVICE_SEGMENT, "the other has not come back");
@@ -103,15 +103,15 @@ fn one_that_was_about_to_depart_does_so_under_the_next_daemon() {
     let mut w = World::new(system());
     let (a, mut b) = (w.join(1), w.join(1));
     let lent = w.publish_on_device(&b, "x", CellNo::new(0));
-    w.on_device_of(&a, &Request::SegmentOf { owner: b.number(), slot: SlotNo::new(lent.base().get()) });
-    a.lease(0, b.number(), Cell::new(1, SlotNo::new(lent.base().get())));
+    w.on_device_of(&a, &Request::SegmentOf { owner: b.number(), slot: lent.base() });
+    a.lease(0, b.number(), Cell::new(1, lent.base()));
     w.hang_up(&a);
     assert!(w.awaited.contains(&a.conn));
     w.replace_daemon(system());
-    w.come_back(&mut b, Some(vec![SlotNo::new(lent.base().get())]));
+    w.come_back(&mut b, Some(vec![lent.base()]));
     tells(&mut w, &b, &[lent.lending()]);
     w.wait_ns(3_000_000_000);
-    let give_back = Request::ReturnSegment { base: SlotNo::new(lent.base().get()) };
+    let give_back = Request::ReturnSegment { base: lent.base() };
     assert!(matches!(w.ask(&b, &give_back), Reply::Refused(Refusal::Bad(_))), "it is leased still");
     w.loud.clear();
     w.wait_ns(3_000_000_000);
@@ -134,8 +134,8 @@ fn blocks_of_a_pool_end_with_their_daemon_and_so_do_the_sessions_that_had_them()
     let (mut a, mut b) = (w.join(1), w.join(1));
     let lent = w.on_device_of(&a, &wish(1000));
     assert_eq!(lent.reply.bytes, 1024);
-    lent.write(SlotNo::new(lent.base().get()), 1);
-    w.bind(&a, "x", CellNo::new(0), Cell::new(1, SlotNo::new(lent.base().get())));
+    lent.write(lent.base(), 1);
+    w.bind(&a, "x", CellNo::new(0), Cell::new(1, lent.base()));
     let host = w.segment(&a);
     host.write(host.base, 1, None);
     w.bind(&a, "host", CellNo::new(1), Cell::new(1, host.base));
@@ -161,10 +161,7 @@ fn memory_of_a_device_that_is_lent_no_more_is_given_up() {
     let lent = w.publish_on_device(&a, "x", CellNo::new(0));
     w.replace_daemon(Settings { devices: Vec::new(), ..system() });
     assert!(w.on_device.is_empty() && a.find("x").is_none());
-    assert!(matches!(
-        w.come_back(&mut a, Some(vec![SlotNo::new(lent.base().get())])),
-        Reply::Refused(Refusal::NotFound(_))
-    ));
+    assert!(matches!(w.come_back(&mut a, Some(vec![lent.base()])), Reply::Refused(Refusal::NotFound(_))));
     w.loud.clear();
     w.wait_ns(20_000_000_000);
     assert_eq!((w.stat().clients, w.stat().frozen), (0, 0));
@@ -178,8 +175,8 @@ fn devices_keep_their_places_in_a_directory() {
     let lent = w.publish_on_device(&a, "x", CellNo::new(0));
     // One device was removed, and another added.
     w.replace_daemon(Settings { devices: vec![other(4), device()], ..system() });
-    assert!(matches!(w.come_back(&mut a, Some(vec![SlotNo::new(lent.base().get())])), Reply::Welcome(_)));
-    let seen = w.on_device_of(&a, &Request::SegmentOf { owner: a.number(), slot: SlotNo::new(lent.base().get()) });
+    assert!(matches!(w.come_back(&mut a, Some(vec![lent.base()])), Reply::Welcome(_)));
+    let seen = w.on_device_of(&a, &Request::SegmentOf { owner: a.number(), slot: lent.base() });
     assert_eq!((seen.reply.uuid, seen.lending()), (device().uuid, lent.lending()));
     let listed = &a.directory.head().devices;
     let at =
