@@ -4,7 +4,7 @@ use super::account::NamespaceId;
 use super::effect::Lending;
 use super::event::{ConnId, MemId};
 use super::orders::Making;
-use super::settings::Role;
+use super::settings::{Peer, Role};
 use super::versions::Versions;
 use tensorlend_layout::number::{ClientNo, SlotNo, StreamLine};
 use tensorlend_layout::wire::{Policy, Refusal, Reply};
@@ -105,6 +105,8 @@ pub struct Requester {
 /// A client that is joining a namespace.
 #[derive(Debug)]
 pub struct Joining {
+    pub conn: ConnId,
+    pub peer: Peer,
     /// The client's number.
     pub number: ClientNo,
     pub label: String,

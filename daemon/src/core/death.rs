@@ -15,7 +15,7 @@ use super::members::LEASES_PAUSE_NS;
 use super::members::Members;
 use super::namespace::Namespace;
 use super::parts::Parts;
-use super::probes::Probing;
+use super::probes::{Probed, Probing};
 use super::range::SegmentId;
 use std::borrow::Cow;
 use tensorlend_layout::directory::Bitmap;
@@ -95,7 +95,7 @@ impl Members {
     }
 
     /// Handles the kernel's response to a probe.
-    pub fn probed(&mut self, env: &mut Env, context: &Context, number: ClientNo, mem: MemId, quiescent: bool) {
+    pub fn probed(&mut self, env: &mut Env, context: &Context, number: ClientNo, Probed { mem, quiescent }: Probed) {
         let id = context.ledger.id();
         let Some(Client { state: ClientState::Ended { loud, pause_ns }, .. }) = self.get_mut(number) else {
             return;

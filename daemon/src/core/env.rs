@@ -13,7 +13,7 @@ use super::label::Label;
 use super::orders::{Making, Order, Orders, Part, Purpose};
 use super::orphans::{FormerWriter, Orphaned, Orphans, ProbeResult};
 use super::pool::{Borrower, Pool, Spare};
-use super::probes::{Probes, Probing};
+use super::probes::{Probed, Probes, Probing};
 use super::settings::{Peer, Settings};
 use super::spills::Spills;
 use std::collections::VecDeque;
@@ -269,8 +269,9 @@ impl Env {
     }
 
     /// Handles the kernel's response about orphaned memory.
-    pub fn orphan_probed(&mut self, mem: MemId, quiescent: bool) {
-        match self.orphans.probed(self.clock.now_ns(), mem, quiescent) {
+    pub fn orphan_probed(&mut self, probed: Probed) {
+        let mem = probed.mem;
+        match self.orphans.probed(self.clock.now_ns(), probed) {
             ProbeResult::Gone => {}
             ProbeResult::Quiescent(Orphaned { whose, charge, segment_bytes, .. }) => {
                 let namespace = charge.namespace();

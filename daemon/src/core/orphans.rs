@@ -4,6 +4,7 @@ use super::account::{Charge, NamespaceId};
 use super::effect::Effect;
 use super::effects::Effects;
 use super::event::MemId;
+use super::probes::Probed;
 use std::collections::BTreeMap;
 use tensorlend_layout::number::ClientNo;
 
@@ -140,7 +141,7 @@ impl Orphans {
     }
 
     /// Handles the kernel's response about memory.
-    pub fn probed(&mut self, now_ns: u64, mem: MemId, quiescent: bool) -> ProbeResult {
+    pub fn probed(&mut self, now_ns: u64, Probed { mem, quiescent }: Probed) -> ProbeResult {
         let Some(orphaned) = self.by_mem.get_mut(&mem) else { return ProbeResult::Gone };
         if orphaned.is_being_probed() {
             let expedited = self.expedited.get_mut(&orphaned.whose.uid).expect("it has begun a probe");

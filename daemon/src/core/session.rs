@@ -27,6 +27,7 @@ use super::namespace::Namespace;
 use super::namespaces::Namespaces;
 use super::opening::Opening;
 use super::parts::Parts;
+use super::probes::Probed;
 use super::range::{SegmentSize, SizeOnDevice};
 use super::segment::Segments;
 use super::settings::{Peer, Role, Settings};
@@ -174,7 +175,7 @@ impl Core {
             Event::HungUp { conn } => self.end(conn, None),
             Event::Created { mem, made } => self.created(mem, made),
             Event::Allocated { mem, at, made } => self.allocated(mem, at, made),
-            Event::Probed { mem, quiescent } => self.probed(mem, quiescent),
+            Event::Probed { mem, quiescent } => self.probed(Probed { mem, quiescent }),
             Event::Unreadable { mem } => self.namespaces.values_mut().for_each(|it| it.members.fault_sheet(mem)),
             Event::CreatedOnDevice { mem, made } => self.created_on_device(mem, made),
             Event::Spilled { file, written } => self.spilled(file, &written),

@@ -9,6 +9,7 @@ use super::label::Label;
 use super::length;
 use super::members::Members;
 use super::orders::{Making, Order};
+use super::parts::Parts;
 use tensorlend_layout::catalogue::{CELL_PARTS, cells_count, cells_first};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::number::ClientNo;
@@ -39,22 +40,16 @@ impl Members {
     }
 
     /// Completes a request for cells, after the cells have been made.
-    pub fn cells_made(
-        &mut self,
-        env: &mut Env,
-        context: &Context,
-        number: ClientNo,
-        part: u8,
-        mut work: Vec<Making>,
-    ) -> Outcome {
+    pub fn cells_made(parts: &mut Parts<'_>, number: ClientNo, part: u8, mut work: Vec<Making>) -> Outcome {
         let cells = work.remove(0).into_part();
-        env.effects.keep(cells.mem, Label::Cells { namespace: context.ledger.id(), owner: number, part });
+        let label = Label::Cells { namespace: parts.context.ledger.id(), owner: number, part };
+        parts.env.effects.keep(cells.mem, label);
         let lend = vec![(cells.mem, Lending::Write)];
-        let client = self.me(number);
+        let client = parts.members.me(number);
         client.sheets.add_cells(cells);
         tensorlend_layout::crash_point!("daemon: cells lent");
-        client.lent_ns = env.clock.now_ns();
-        let geometry = context.directory.entry(number).geometry.peek();
+        client.lent_ns = parts.env.clock.now_ns();
+        let geometry = parts.context.directory.entry(number).geometry.peek();
         Outcome::Lend(Reply::Cells { part, geometry }, lend, Lent::Cells(part))
     }
 

@@ -38,6 +38,18 @@ pub fn size(bytes: u64) -> io::Result<usize> {
     usize::try_from(bytes).map_err(io::Error::other)
 }
 
+/// A range of a sheet that the daemon has mapped writable.
+pub struct SheetRange<'a> {
+    /// The sheet's descriptor.
+    pub fd: BorrowedFd<'a>,
+    /// The mapped sheet.
+    pub sheet: &'a View,
+    /// Offset of the range.
+    pub at: u64,
+    /// Length of the range in bytes.
+    pub bytes: u64,
+}
+
 impl Backing {
     /// Requests the kind of pages for a sheet, before any of its pages exists.
     pub fn ask(self, sheet: &View) {
@@ -48,13 +60,10 @@ impl Backing {
         }
     }
 
-    /// Allocates the pages in a part of a sheet that the daemon has mapped writable.
+    /// Allocates the pages of a range of a sheet.
     pub fn allocate(
         self,
-        fd: BorrowedFd<'_>,
-        sheet: &View,
-        at: u64,
-        bytes: u64,
+        SheetRange { fd, sheet, at, bytes }: SheetRange<'_>,
         claim: Claim,
         go_on: &dyn Fn() -> bool,
     ) -> io::Result<()> {
@@ -76,7 +85,7 @@ impl Backing {
         if self.pages == Pages::Advised {
             let sheet = map::sheet(fd, size(bytes)?, Access::Write)?;
             self.ask(&sheet);
-            return self.allocate(fd.as_fd(), &sheet, 0, bytes, claim, go_on);
+            return self.allocate(SheetRange { fd: fd.as_fd(), sheet: &sheet, at: 0, bytes }, claim, go_on);
         }
         make_room(bytes, claim)?;
         memfd::allocate(fd.as_fd(), 0, bytes, go_on)?;

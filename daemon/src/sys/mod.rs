@@ -150,6 +150,18 @@ fn watch_fd_store(epoll: &OwnedFd, connection: BorrowedFd<'_>) -> rustix::io::Re
     epoll::add(epoll, connection, EventData::new_u64(FD_STORE), EventFlags::IN)
 }
 
+/// Creates the epoll. It reports new connections, results of lanes and of look-ups, and the end of the fd store's process.
+fn watch(listener: &Listener, workers: &Workers, finder: &Finder, fd_store: &FdStore) -> Result<OwnedFd, DaemonError> {
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create"))?;
+    for (fd, token) in [(listener.fd.as_fd(), LISTENER), (workers.bell(), WORKERS), (finder.bell(), FINDER)] {
+        epoll::add(&epoll, fd, EventData::new_u64(token), EventFlags::IN).map_err(system("epoll_ctl"))?;
+    }
+    if let Some(connection) = fd_store.connection() {
+        watch_fd_store(&epoll, connection).map_err(system("epoll_ctl"))?;
+    }
+    Ok(epoll)
+}
+
 /// The memory that a daemon can lend.
 pub struct Supply {
     pub backing: Backing,
@@ -163,9 +175,8 @@ impl Shell {
         listener: Listener,
         settings: Settings,
         Supply { backing, devices }: Supply,
-        Inherited { mut fd_store, stored }: Inherited,
+        Inherited { fd_store, stored }: Inherited,
     ) -> Result<Self, DaemonError> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create"))?;
         let how = (settings.mode == Mode::System, backing);
         // The caller has checked that files can be created in this directory. The daemon handles
         // later errors of the file system when it spills a segment.
@@ -175,31 +186,11 @@ impl Shell {
         let lanes = Lanes::start(Arc::clone(&settings.owners));
         let lanes = lanes.map_err(|error| DaemonError::System { what: "starting a thread", error })?;
         let finder = Finder::new().map_err(eventfd)?;
-        let watch = |fd: BorrowedFd<'_>, token| epoll::add(&epoll, fd, EventData::new_u64(token), EventFlags::IN);
-        watch(listener.fd.as_fd(), LISTENER).map_err(system("epoll_ctl"))?;
-        watch(workers.bell(), WORKERS).map_err(system("epoll_ctl"))?;
-        watch(finder.bell(), FINDER).map_err(system("epoll_ctl"))?;
-        if let Some(connection) = fd_store.connection() {
-            watch_fd_store(&epoll, connection).map_err(system("epoll_ctl"))?;
-        }
-        let mut memories = Memories::new(settings.mode == Mode::System);
-        let mut files = BTreeMap::new();
-        let kept = memory::adopt::adopt(
-            stored,
-            Adoption {
-                memories: &mut memories,
-                files: &mut files,
-                fd_store: &mut fd_store,
-                lanes: &lanes,
-                making: how,
-                pauses: PAUSES,
-            },
-        );
         let (mut shares, mut bans) = (Shares::default(), Bans::default());
         shares.set_owners(Arc::clone(&settings.owners));
         bans.set_owners(Arc::clone(&settings.owners));
         let mut it = Self {
-            epoll,
+            epoll: watch(&listener, &workers, &finder, &fd_store)?,
             listener,
             accept_after_ns: None,
             watchdog: None,
@@ -210,10 +201,10 @@ impl Shell {
             finder,
             workers,
             spill,
-            files,
+            files: BTreeMap::new(),
             lanes,
             how,
-            memories,
+            memories: Memories::new(settings.mode == Mode::System),
             ahead: Ahead::default(),
             fd_store,
             connections: BTreeMap::new(),
@@ -231,12 +222,27 @@ impl Shell {
             turn: Turn::default(),
         };
         clients::refuse_descriptors(it.listener.fd.as_fd());
-        if !kept.is_empty() {
-            for effect in it.core.restore(boottime_ns(), kept) {
-                it.perform(effect);
-            }
-        }
+        it.take_over(stored);
         Ok(it)
+    }
+
+    /// Adopts the memory that a previous daemon stored, and restores the core's state from it.
+    fn take_over(&mut self, stored: Vec<Stored>) {
+        let adoption = Adoption {
+            memories: &mut self.memories,
+            files: &mut self.files,
+            fd_store: &mut self.fd_store,
+            lanes: &self.lanes,
+            making: self.how,
+            pauses: PAUSES,
+        };
+        let preserved = memory::adopt::adopt(stored, adoption);
+        if preserved.is_empty() {
+            return;
+        }
+        for effect in self.core.restore(boottime_ns(), preserved) {
+            self.perform(effect);
+        }
     }
 
     /// Sets the service manager's watchdog. The loop then notifies the watchdog regularly.
@@ -460,12 +466,7 @@ impl Shell {
                 self.events.push_back(Event::Probed { mem, quiescent });
             }
             Effect::Send { conn, reply, lend, close } => self.send(conn.0, reply, lend, close),
-            Effect::Resume { conn } => {
-                if let Some(connection) = self.connections.get_mut(&conn.0) {
-                    connection.busy = false;
-                    self.watch(conn.0);
-                }
-            }
+            Effect::Resume { conn } => self.resume(conn.0),
             Effect::Close { conn } => self.close(conn.0),
             Effect::Wake { directory } => self.memories.wake(directory, |head| &head.bell),
             Effect::WakeHolders { directory } => self.memories.wake(directory, |head| &head.returned),
@@ -475,12 +476,7 @@ impl Shell {
                 self.workers.order(mem, lane, What::Device { device, borrower, bytes }, &self.lanes);
             }
             Effect::Spill { mem, file, bytes, uid } => self.write(mem, file, bytes, uid),
-            Effect::Recall { mem, file, bytes, uid } => {
-                let plan = Plan { bytes, bytes_first: bytes, sheet: None, reserved: false };
-                let file = self.files.get(&file).expect("the core knows what was written");
-                let recall = What::Recall { file: Arc::clone(file), plan };
-                self.workers.order(mem, self.lanes.of(uid), recall, &self.lanes);
-            }
+            Effect::Recall { mem, file, bytes, uid } => self.recall(mem, file, bytes, uid),
             Effect::DropFile { file } => self.drop_file(file),
             Effect::AwaitExit { conn } => self.await_exit(conn.0),
         }
@@ -528,6 +524,23 @@ impl Shell {
         Ok(())
     }
 
+    /// Reads the connection's packets again, after the acknowledgement of memory.
+    fn resume(&mut self, token: u64) {
+        if let Some(connection) = self.connections.get_mut(&token) {
+            connection.busy = false;
+            self.watch(token);
+        }
+    }
+
+    /// Orders memory with the bytes of a spilled segment.
+    fn recall(&mut self, mem: MemId, file: MemId, bytes: u64, uid: u32) {
+        let plan = Plan { bytes, bytes_first: bytes, sheet: None, reserved: false };
+        let file = self.files.get(&file).expect("the core knows what was written");
+        let recall = What::Recall { file: Arc::clone(file), plan };
+        self.workers.order(mem, self.lanes.of(uid), recall, &self.lanes);
+    }
+
+    /// Orders the spill of a segment's memory to a new file.
     fn write(&mut self, mem: MemId, file: MemId, bytes: u64, uid: u32) {
         if self.unsent.iter().any(|it| it.lends(mem)) {
             // A pending reply will lend this memory. The client is about to map the memory, but a
@@ -568,7 +581,10 @@ impl Shell {
         let made = match made {
             Ok((fd, view)) => {
                 tensorlend_layout::crash_point!("daemon: memory made");
-                self.memories.insert(mem, fd, view.as_ref(), directory, lane);
+                match &view {
+                    Some(view) if directory => self.memories.insert_directory(mem, fd, view.clone()),
+                    _ => self.memories.insert(mem, fd, view.as_ref(), lane),
+                }
                 Ok(view)
             }
             Err(error) => Err(error::unmade(&error)),

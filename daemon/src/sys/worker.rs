@@ -1,5 +1,6 @@
 //! Orders for memory that lanes make, spill and read back outside the loop, and their results.
 
+use super::backing::SheetRange;
 use super::device::{Devices, MadeOnDevice};
 use super::lanes::{Lane, Lanes};
 use super::memory::{Made, Making, Plan, make};
@@ -47,7 +48,8 @@ impl Part {
 
     /// Allocates the part's pages.
     pub fn make(&self, (_, backing): Making, go_on: &dyn Fn() -> bool) -> io::Result<()> {
-        backing.allocate(self.fd.as_fd(), &self.sheet, self.at, self.bytes, Claim::Users, go_on)
+        let range = SheetRange { fd: self.fd.as_fd(), sheet: &self.sheet, at: self.at, bytes: self.bytes };
+        backing.allocate(range, Claim::Users, go_on)
     }
 }
 

@@ -7,7 +7,7 @@ use crate::core::clock::Timer;
 use crate::core::effect::Effect;
 use crate::core::event::ConnId;
 use crate::core::join::Newcomer;
-use crate::core::opening::Opening;
+use crate::core::opening::{NewNamespace, Opening};
 use crate::core::settings::{Admission, Peer, RESERVED_SESSIONS, Role};
 use crate::core::versions::Versions;
 use tensorlend_layout::name;
@@ -128,7 +128,8 @@ impl Core {
         }
         if !self.opening.iter().any(|o| o.ledger.name() == name) {
             let id = self.namespaces.new_id();
-            self.opening.push(Opening::begin(&mut self.env, id, &name, private, limits, admission)?);
+            let namespace = NewNamespace { id, name: &name, private, limits };
+            self.opening.push(Opening::begin(&mut self.env, namespace, admission)?);
         }
         Ok(Outcome::Later(Wait::Directory))
     }

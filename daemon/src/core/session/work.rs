@@ -4,9 +4,10 @@ use super::{Conn, Core, Failed, Joined, Phase};
 use crate::core::account::NamespaceId;
 use crate::core::answer::{What, Work};
 use crate::core::event::{ConnId, MemId, Unmade};
+use crate::core::members::Members;
 use crate::core::orders::Purpose;
 use crate::core::parts::Parts;
-use crate::core::probes::Probing;
+use crate::core::probes::{Probed, Probing};
 use crate::core::range::SlotRange;
 use crate::core::segment::Segments;
 use tensorlend_layout::raw::View;
@@ -115,14 +116,19 @@ impl Core {
         let namespace = self.namespaces.get_mut(&joined.namespace).expect("it has a client");
         let (env, me) = (&mut self.env, joined.number);
         let answer = match what {
-            What::Join { joining, .. } => Ok(namespace.joined(env, conn, &state.peer, joining, making)),
+            What::Join { joining, .. } => Ok(namespace.joined(env, joining, making)),
             What::Segment { base, log2 } => namespace.segments.segment_made(
                 &mut Parts { env, context: &mut namespace.context, members: &mut namespace.members },
                 &mut namespace.devices,
                 SlotRange { owner: me, base, log2 },
                 making,
             ),
-            What::Cells { part } => Ok(namespace.members.cells_made(env, &namespace.context, me, part, making)),
+            What::Cells { part } => Ok(Members::cells_made(
+                &mut Parts { env, context: &mut namespace.context, members: &mut namespace.members },
+                me,
+                part,
+                making,
+            )),
             What::Ring(ring) => namespace.streams.ring_made(
                 &mut Parts { env, context: &mut namespace.context, members: &mut namespace.members },
                 &mut namespace.bindings,
@@ -152,24 +158,24 @@ impl Core {
         }
     }
 
-    pub(super) fn probed(&mut self, mem: MemId, quiescent: bool) {
-        match self.env.probes.answered(mem) {
+    pub(super) fn probed(&mut self, probed: Probed) {
+        match self.env.probes.responded(probed.mem) {
             Some(Probing::Ended(id, number)) => {
                 if let Some(namespace) = self.namespaces.get_mut(&id) {
-                    namespace.members.probed(&mut self.env, &namespace.context, number, mem, quiescent);
+                    namespace.members.probed(&mut self.env, &namespace.context, number, probed);
                 }
             }
             Some(Probing::Disconnected(id, number)) => {
                 if let Some(namespace) = self.namespaces.get_mut(&id) {
-                    namespace.disconnected_probed(&mut self.env, number, mem, quiescent);
+                    namespace.disconnected_probed(&mut self.env, number, probed);
                 }
             }
             Some(Probing::Draining(id, number)) => {
                 if let Some(namespace) = self.namespaces.get_mut(&id) {
-                    namespace.members.leases_probed(&mut self.env, &namespace.context, number, mem, quiescent);
+                    namespace.members.leases_probed(&mut self.env, &namespace.context, number, probed);
                 }
             }
-            Some(Probing::Orphaned) => self.env.orphan_probed(mem, quiescent),
+            Some(Probing::Orphaned) => self.env.orphan_probed(probed),
             None => {}
         }
     }
