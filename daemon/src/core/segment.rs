@@ -154,12 +154,7 @@ impl Segments {
         }
         context.ledger.check_table_share(Table::Segments, members[number].uid, members.segment_uids())?;
         if self.free.is_empty() {
-            return Err(context.ledger.limit(
-                LimitKind::Segments,
-                "the number of segments",
-                "segments_max",
-                context.ledger.limits().segments_max,
-            ));
+            return Err(Self::full(context));
         }
         let Some(base) = members[number].segments.free_range(log2) else {
             let why = "no range of 2^{log2} slot numbers is free among this client's 2^24: return segments";
@@ -185,21 +180,7 @@ impl Segments {
         work: Vec<Making>,
     ) -> Answer {
         let SlotRange { owner: number, base, log2 } = range;
-        let full = || {
-            parts.context.ledger.limit(
-                LimitKind::Segments,
-                "the number of segments",
-                "segments_max",
-                parts.context.ledger.limits().segments_max,
-            )
-        };
-        // Other clients may have received segments since the order of this one.
-        let share = parts.context.ledger.check_table_share(
-            Table::Segments,
-            parts.members[number].uid,
-            parts.members.segment_uids(),
-        );
-        let entry = match share.and_then(|()| self.free.last().copied().ok_or_else(full)) {
+        let entry = match self.take_line(parts, number) {
             Ok(entry) => entry,
             Err(refusal) => {
                 for making in work {
@@ -208,7 +189,6 @@ impl Segments {
                 return Err(refusal);
             }
         };
-        self.free.pop();
         let [segment, slots]: [Making; 2] = work.try_into().expect("a segment and its slots");
         if segment.device.is_some() {
             return Ok(Self::device_segment_made(parts, devices, range, [segment, slots], entry));
@@ -229,27 +209,28 @@ impl Segments {
         let short = parts.env.is_short(parts.members[number].uid, namespace);
         parts.env.effects.keep(segment.mem, Label::Segment { namespace, owner, base });
         parts.env.effects.keep(slots.mem, Label::Slots { namespace, owner, base });
-        let segment = Segment {
-            mem: segment.mem,
-            bytes,
-            charge: segment.charge,
-            slots_log2: log2,
-            slots: slots.into_part(),
-            entry,
-            residence: Residence::Memory,
-            released_ns: None,
-            tried_ns: None,
-            wanted_ns: None,
-            device: None,
-        };
         let client = parts.members.me(number);
-        client.segments.insert(base, segment);
+        client.segments.insert(base, segment.into_segment(log2, slots.into_part(), entry));
         client.lent_ns = parts.env.clock.now_ns();
         Ok(Outcome::Lend(
             Reply::Segment { bytes, base, slots_log2: log2, geometry, short, in_file: false },
             lend,
             Lent::Segment(base),
         ))
+    }
+
+    /// Takes a free line of the directory's table for a segment of this client. Other clients may have taken lines
+    /// since the order of the segment.
+    fn take_line(&mut self, parts: &Parts<'_>, number: ClientNo) -> Result<SegmentLine, Refusal> {
+        let ledger = &parts.context.ledger;
+        ledger.check_table_share(Table::Segments, parts.members[number].uid, parts.members.segment_uids())?;
+        self.free.pop().ok_or_else(|| Self::full(parts.context))
+    }
+
+    /// Returns the refusal for a full table of segments.
+    fn full(context: &Context) -> Refusal {
+        let most = context.ledger.limits().segments_max;
+        context.ledger.limit(LimitKind::Segments, "the number of segments", "segments_max", most)
     }
 
     /// Handles a request of `asker` to map a client's segment.

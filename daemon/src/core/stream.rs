@@ -17,11 +17,11 @@ use super::parts::Parts;
 use super::tables::Table;
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::offset_of;
-use tensorlend_layout::directory::SUBSCRIBERS;
+use tensorlend_layout::directory::{FoundName, SUBSCRIBERS, StreamEntry};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::leases::CURSORS;
 use tensorlend_layout::name::{self, stream_key};
-use tensorlend_layout::number::{ClientNo, CursorNo, StreamLine};
+use tensorlend_layout::number::{ClientNo, CursorNo, EntryNo, StreamLine};
 use tensorlend_layout::stream::{CAPACITY_MAX, RingEntry, StreamRing};
 use tensorlend_layout::wire::{LimitKind, Policy, Refusal, Reply};
 use tensorlend_layout::word::{Cell, SubscriberWord};
@@ -66,12 +66,7 @@ struct Stream {
 impl Stream {
     /// Removes the subscribers for which `leaves` returns true. The producer reads the list again
     /// after a change of its version.
-    fn drop_subscribers(
-        &mut self,
-        entry: &tensorlend_layout::directory::StreamEntry,
-        env: &mut Env,
-        leaves: impl Fn(&Subscriber) -> bool,
-    ) {
+    fn drop_subscribers(&mut self, entry: &StreamEntry, env: &mut Env, leaves: impl Fn(&Subscriber) -> bool) {
         for (at, place) in self.subscribers.iter_mut().enumerate() {
             if let Some(subscriber) = place.take_if(|s| leaves(s)) {
                 entry.subscribers[at].set(0);
@@ -86,6 +81,44 @@ impl Stream {
             self.subscribers.pop();
         }
         entry.subscribers_count.set(self.subscribers.len() as u64);
+    }
+
+    /// Returns the index of a free subscriber of the stream.
+    fn free_subscriber(&self) -> Result<usize, Refusal> {
+        let at = self.subscribers.iter().position(Option::is_none).unwrap_or(self.subscribers.len());
+        if at == SUBSCRIBERS {
+            let why = format!(
+                "stream {:?} has {SUBSCRIBERS} subscribers, the most that a stream may have: close one",
+                self.name
+            );
+            return Err(Refusal::Bad(why));
+        }
+        Ok(at)
+    }
+
+    /// Adds a subscriber of this epoch at a free index, and lists it for the producer.
+    fn add_subscriber(&mut self, entry: &StreamEntry, at: usize, epoch: u32, subscriber: Subscriber) {
+        let Subscriber { number, cursor, ref wake } = subscriber;
+        entry.subscribers[at].set(SubscriberWord::new(number, cursor, epoch, wake.is_some()).0);
+        if at == self.subscribers.len() {
+            self.subscribers.push(None);
+        }
+        self.subscribers[at] = Some(subscriber);
+        entry.subscribers_count.set(self.subscribers.len() as u64);
+        tensorlend_layout::crash_point!("daemon: subscriber written");
+        entry.subscribers_version.add(1);
+    }
+
+    /// Returns the response for the producer or a subscriber.
+    fn reply(&self, stream: StreamLine, name: FoundName) -> Reply {
+        Reply::Stream {
+            stream,
+            id: self.id,
+            entry: name.entry,
+            owner_word: name.owner_word.0,
+            capacity: self.capacity,
+            policy: self.policy,
+        }
     }
 
     /// Returns true if the producer reports that the stream is closed.
@@ -334,22 +367,14 @@ impl Streams {
         mut work: Vec<Making>,
     ) -> Answer {
         let making = work.remove(0);
-        let placed = self.stream_place(parts, bindings, number, &name).and_then(|place| {
-            let key = stream_key(&name);
-            if super::names::find(&parts.context.directory, &key).is_none() {
-                bindings.check_room(parts.context, parts.members, 1)?;
-            }
-            let entry = bindings.place(parts.context, parts.members, parts.members.uid_of(number), &key)?;
-            Ok((place, entry))
-        });
-        let (place, entry) = match placed {
-            Ok(placed) => placed,
+        let (known, name_entry) = match self.ring_place(parts, bindings, number, &name) {
+            Ok(found) => found,
             Err(refusal) => {
                 parts.env.abandon(making);
                 return Err(refusal);
             }
         };
-        let place = match place {
+        let place = match known {
             Some(place) => {
                 let before = self.stream_clear(parts, place);
                 Self::after_stream(parts, bindings, before);
@@ -365,27 +390,37 @@ impl Streams {
         line.policy.put(policy as u64);
         line.id.set(id);
         tensorlend_layout::crash_point!("daemon: stream written");
-        let owner_word = bindings.set(parts.context, entry, number, place.get());
+        let owner_word = bindings.set(parts.context, name_entry, number, place.get());
         tensorlend_layout::crash_point!("daemon: stream listed");
         let lend = vec![(making.mem, Lending::Write)];
         let ring = making.into_part();
         parts.env.effects.keep(ring.mem, Label::Ring { namespace: parts.context.ledger.id(), place, id });
-        let stream = Stream {
-            name: name.clone(),
-            id,
-            producer: number,
-            ring,
-            capacity,
-            policy,
-            subscribers: Vec::new(),
-            idle_since_ns: None,
-        };
+        let (subscribers, idle_since_ns) = (Vec::new(), None);
+        let stream =
+            Stream { name: name.clone(), id, producer: number, ring, capacity, policy, subscribers, idle_since_ns };
+        let reply = stream.reply(place, FoundName { entry: name_entry, owner_word });
         self.table.insert(place, stream);
         self.by_name.insert(name, place);
         parts.members.me(number).lent_ns = parts.env.clock.now_ns();
         parts.context.directory.announce(u64::MAX);
-        let reply = Reply::Stream { stream: place, id, entry, owner_word: owner_word.0, capacity, policy };
         Ok(Outcome::Lend(reply, lend, Lent::Ring(place, id)))
+    }
+
+    /// Returns the stream's line like [`Streams::stream_place`], and the entry of its name.
+    fn ring_place(
+        &mut self,
+        parts: &mut Parts<'_>,
+        bindings: &mut Bindings,
+        producer: ClientNo,
+        name: &str,
+    ) -> Result<(Option<StreamLine>, EntryNo), Refusal> {
+        let known = self.stream_place(parts, bindings, producer, name)?;
+        let key = stream_key(name);
+        if super::names::find(&parts.context.directory, &key).is_none() {
+            bindings.check_room(parts.context, parts.members, 1)?;
+        }
+        let entry = bindings.place(parts.context, parts.members, parts.members.uid_of(producer), &key)?;
+        Ok((known, entry))
     }
 
     /// Ends one epoch of a stream. The stream's entry and name stay. Returns the stream's producer.
@@ -432,7 +467,7 @@ impl Streams {
         let missing = || Refusal::NotFound(format!("stream {name:?}"));
         let place = *self.by_name.get(name).ok_or_else(missing)?;
         let found = live_owner_word(&parts.context.directory, &stream_key(name)).ok_or_else(missing)?;
-        let (epoch, uid) = (parts.members[number].member.epoch(), parts.members[number].uid);
+        let uid = parts.members[number].uid;
         let line = &parts.context.directory.streams[place.index()];
         let stream = self.table.get_mut(&place).expect("a name leads to a stream");
         if !stream.ring.acked {
@@ -443,48 +478,36 @@ impl Streams {
         let subscribers = self.subscribers(place).map(|number| parts.members.uid_of(number));
         parts.context.ledger.check_subscriber_share(self.name(place), uid, subscribers)?;
         let stream = self.table.get_mut(&place).expect("seen above");
-        let at = stream.subscribers.iter().position(Option::is_none).unwrap_or(stream.subscribers.len());
-        if at == SUBSCRIBERS {
-            let why =
-                format!("stream {name:?} has {SUBSCRIBERS} subscribers, the most that a stream may have: close one");
-            return Err(Refusal::Bad(why));
-        }
-        let charge = pollable
-            .then(|| parts.env.accounts.charge(Some(uid), parts.context.ledger.id(), Kind::Wake, 0))
-            .transpose()?;
-        let wake = charge.map(|charge| (parts.env.make_wake(uid), charge));
-        if at == stream.subscribers.len() {
-            stream.subscribers.push(None);
-        }
+        let at = stream.free_subscriber()?;
+        let wake =
+            if pollable { Some(Self::charge_wake(parts, stream.id, CursorId { number, cursor })?) } else { None };
+        let mut lend = vec![(stream.ring.mem, Lending::Read)];
         if let Some((wake, _)) = wake {
-            parts.env.effects.keep(
-                wake,
-                Label::Wake { namespace: parts.context.ledger.id(), id: stream.id, client: number, cursor },
-            );
-        }
-        line.subscribers[at].set(SubscriberWord::new(number, cursor, epoch, wake.is_some()).0);
-        stream.subscribers[at] = Some(Subscriber { number, cursor, wake });
-        line.subscribers_count.set(stream.subscribers.len() as u64);
-        tensorlend_layout::crash_point!("daemon: subscriber written");
-        line.subscribers_version.add(1);
-        let reply = Reply::Stream {
-            stream: place,
-            id: stream.id,
-            entry: found.entry,
-            owner_word: found.owner_word.0,
-            capacity: stream.capacity,
-            policy: stream.policy,
-        };
-        let (producer, mut lend) = (stream.producer, vec![(stream.ring.mem, Lending::Read)]);
-        if let Some((wake, _)) = stream.subscribers[at].as_ref().and_then(|it| it.wake.as_ref()) {
-            lend.push((*wake, Lending::Woken));
+            lend.push((wake, Lending::Woken));
             if parts.env.settings.is_user_mode() {
                 // Without an fd store, the subscriber hands this end to the next daemon.
-                lend.push((*wake, Lending::Wake));
+                lend.push((wake, Lending::Wake));
             }
         }
+        let line = &parts.context.directory.streams[place.index()];
+        let epoch = parts.members[number].member.epoch();
+        stream.add_subscriber(line, at, epoch, Subscriber { number, cursor, wake });
+        let (producer, reply) = (stream.producer, stream.reply(place, found));
         parts.members.show(parts.context, producer, number);
         Ok(Outcome::Lend(reply, lend, Lent::Nothing))
+    }
+
+    /// Charges a subscriber's wake pair, and orders it.
+    fn charge_wake(
+        parts: &mut Parts<'_>,
+        id: u64,
+        CursorId { number: client, cursor }: CursorId,
+    ) -> Result<(MemId, Charge), Refusal> {
+        let (uid, namespace) = (parts.members[client].uid, parts.context.ledger.id());
+        let charge = parts.env.accounts.charge(Some(uid), namespace, Kind::Wake, 0)?;
+        let wake = parts.env.make_wake(uid);
+        parts.env.effects.keep(wake, Label::Wake { namespace, id, client, cursor });
+        Ok((wake, charge))
     }
 
     /// Handles a request to end a subscription.

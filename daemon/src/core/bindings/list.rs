@@ -38,6 +38,14 @@ struct List {
     gaps: VecDeque<Range<u64>>,
 }
 
+impl List {
+    /// Returns a list without items and without a creator.
+    fn new(id: u64, place: ListLine, end: u64) -> Self {
+        let gaps = VecDeque::new();
+        Self { id, place, end, uid: None, ephemeral: 0, lasting: false, items: 0, next: 0, gaps }
+    }
+}
+
 /// Minimum length of a run of ended items that a restart records.
 const GAP_MIN: u64 = 64;
 
@@ -137,8 +145,12 @@ impl Lists {
     /// Returns true if a client may still claim the item for the first time, or if the item's list
     /// is gone.
     fn is_ahead(&self, item: QueueItem) -> bool {
-        let list = self.names.get(&item.list).and_then(|name| self.by_name.get(name));
-        list.is_none_or(|list| list.next <= item.number && !list.gaps.iter().any(|gap| gap.contains(&item.number)))
+        self.by_id(item.list)
+            .is_none_or(|list| list.next <= item.number && !list.gaps.iter().any(|gap| gap.contains(&item.number)))
+    }
+
+    fn by_id(&self, id: u64) -> Option<&List> {
+        self.by_name.get(self.names.get(&id)?)
     }
 
     fn insert(&mut self, name: &str, list: List) {
@@ -168,78 +180,93 @@ impl Bindings {
     /// list has a name and a table entry. Items without a list belonged to a list that the other
     /// daemon was removing.
     pub fn restore_lists(&mut self, parts: &mut Parts<'_>) {
+        self.lists = self.restore_table(parts);
+        let mut items = self.restore_items(parts);
+        for list in self.lists.by_name.values_mut() {
+            match items.remove(&list.id) {
+                Some(items) => items.restore(list),
+                None => list.next = list.end,
+            }
+        }
+        self.restore_claims(parts.env);
+    }
+
+    /// Returns the lists that have a name and a table entry. Ends names without such an entry, and frees the entries without a name.
+    fn restore_table(&mut self, parts: &mut Parts<'_>) -> Lists {
+        let directory = &parts.context.directory;
         let mut lists = Lists::new(parts.context.ledger.limits().lists_max);
-        let mut ids: BTreeMap<u64, u64> = BTreeMap::new();
-        let mut keys = parts.context.directory.live_keys(KeyKind::List, Some);
+        let mut keys = directory.live_keys(KeyKind::List, Some);
         // The previous daemon may have been renaming a list, so that two names lead to it. The present name comes first.
         keys.sort_by_key(|(_, owner_word, key)| {
-            let line = parts.context.directory.lists.get(owner_word.cell().index());
-            line.is_none_or(|line| line.key_hash.peek() != parts.context.directory.hash(key))
+            let line = directory.lists.get(owner_word.cell().index());
+            line.is_none_or(|line| line.key_hash.peek() != directory.hash(key))
         });
         for (entry, owner_word, key) in keys {
             let Some((KeyKind::List, name)) = name::parse(&key) else { continue };
-            let line = parts
-                .context
-                .directory
-                .lists
-                .get(owner_word.cell().index())
-                .filter(|line| (1..=COUNTED_MAX).contains(&line.id.peek()) && line.end.peek() <= COUNTED_MAX);
-            match line.filter(|line| ids.insert(line.id.peek(), line.end.peek()).is_none()) {
+            let line = directory.lists.get(owner_word.cell().index());
+            let line = line.filter(|line| {
+                (1..=COUNTED_MAX).contains(&line.id.peek())
+                    && line.end.peek() <= COUNTED_MAX
+                    && !lists.has_id(line.id.peek())
+            });
+            match line {
                 Some(line) => {
-                    line.key_hash.set(parts.context.directory.hash(&key));
-                    let list = List {
-                        id: line.id.peek(),
-                        place: owner_word.list(),
-                        end: line.end.peek(),
-                        uid: None,
-                        ephemeral: 0,
-                        lasting: false,
-                        items: 0,
-                        next: 0,
-                        gaps: VecDeque::new(),
-                    };
-                    lists.insert(name, list);
+                    line.key_hash.set(directory.hash(&key));
+                    lists.insert(name, List::new(line.id.peek(), owner_word.list(), line.end.peek()));
                 }
-                None => self.names.bury(&parts.context.directory, entry),
+                None => self.names.bury(directory, entry),
             }
         }
         let taken: BTreeSet<ListLine> = lists.by_name.values().map(|list| list.place).collect();
         lists.places.retain(|place| !taken.contains(place));
         for &place in &lists.places {
-            parts.context.directory.lists[place.index()].id.set(0);
+            directory.lists[place.index()].id.set(0);
         }
         // No list gets the id of an earlier list. The ids of former lists were below the current
         // time.
-        lists.ids = ids.last_key_value().map_or(0, |(&id, _)| id).max(parts.env.clock.now_ns());
-        self.lists = lists;
-        // The first remaining item of each list, and its owner.
-        let mut first: BTreeMap<u64, (u64, Option<u32>)> = BTreeMap::new();
-        let mut numbers: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
-        // For each list, the numbers of its ephemeral items and of its other items.
-        let mut items: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+        lists.ids = lists.names.last_key_value().map_or(0, |(&id, _)| id).max(parts.env.clock.now_ns());
+        lists
+    }
+
+    /// Returns the items of each list, by the list's id. Removes the items without a list.
+    fn restore_items(&mut self, parts: &mut Parts<'_>) -> BTreeMap<u64, RestoredItems> {
+        let mut items: BTreeMap<u64, RestoredItems> = BTreeMap::new();
         for (entry, owner_word, (id, number)) in parts.context.directory.live_keys(KeyKind::Item, |key| item_of(&key)) {
             // An item behind the end belongs to an append that the previous daemon did not finish.
-            let end = ids.get(&id).copied().unwrap_or(0);
-            if number >= end {
+            if number >= self.lists.by_id(id).map_or(0, |list| list.end) {
                 self.remove(parts, entry, false);
                 continue;
             }
-            let known = first.entry(id).or_insert((u64::MAX, None));
-            if number < known.0 {
-                *known = (number, parts.members.uid_of(owner_word.owner()));
+            let its = items.entry(id).or_default();
+            if its.first.is_none_or(|(first, _)| number < first) {
+                its.first = Some((number, parts.members.uid_of(owner_word.owner())));
             }
-            numbers.entry(id).or_default().push(number);
-            let (ephemeral, lasting) = items.entry(id).or_default();
-            *if parts.context.directory.life(entry).is_ephemeral() { ephemeral } else { lasting } += 1;
+            its.numbers.push(number);
+            let is_ephemeral = parts.context.directory.life(entry).is_ephemeral();
+            *if is_ephemeral { &mut its.ephemeral } else { &mut its.lasting } += 1;
         }
-        for list in self.lists.by_name.values_mut() {
-            let (number, uid) = first.get(&list.id).copied().unwrap_or((list.end, None));
-            (list.uid, list.next) = (uid, number);
-            list.gaps = gaps(numbers.remove(&list.id).unwrap_or_default(), list.end);
-            let (ephemeral, lasting) = items.get(&list.id).copied().unwrap_or_default();
-            (list.ephemeral, list.items, list.lasting) = (ephemeral, lasting, lasting > 0);
-        }
-        self.restore_claims(parts.env);
+        items
+    }
+}
+
+/// The items of a list that outlived the previous daemon.
+#[derive(Debug, Default)]
+struct RestoredItems {
+    numbers: Vec<u64>,
+    /// The lowest number, and the uid of its item's owner.
+    first: Option<(u64, Option<u32>)>,
+    /// Number of the items that end with their owners' sessions.
+    ephemeral: u64,
+    /// Number of the other items.
+    lasting: u64,
+}
+
+impl RestoredItems {
+    /// Restores a list from its items.
+    fn restore(self, list: &mut List) {
+        (list.next, list.uid) = self.first.unwrap_or((list.end, None));
+        list.gaps = gaps(self.numbers, list.end);
+        (list.ephemeral, list.items, list.lasting) = (self.ephemeral, self.lasting, self.lasting > 0);
     }
 }
 
@@ -330,8 +357,7 @@ impl Bindings {
         line.key_hash.set(context.directory.hash(&list_key(list)));
         line.id.set(id);
         self.set(context, entry, ClientNo::DAEMON, place.get());
-        let (uid, gaps) = (Some(uid), VecDeque::new());
-        self.lists.insert(list, List { id, place, end: 0, uid, ephemeral: 0, lasting: false, items: 0, next: 0, gaps });
+        self.lists.insert(list, List { uid: Some(uid), ..List::new(id, place, 0) });
         Ok(())
     }
 

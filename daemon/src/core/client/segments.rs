@@ -43,6 +43,26 @@ impl Residence {
     }
 }
 
+impl Making {
+    /// Converts a finished order to the segment that is lent under this line, with its slot records. A segment of
+    /// device memory gets its device later.
+    pub fn into_segment(self, slots_log2: u8, slots: Part, entry: SegmentLine) -> Segment {
+        Segment {
+            mem: self.mem,
+            bytes: self.segment_bytes.expect("it is a segment"),
+            charge: self.charge,
+            slots_log2,
+            slots,
+            entry,
+            residence: Residence::Memory,
+            released_ns: None,
+            tried_ns: None,
+            wanted_ns: None,
+            device: None,
+        }
+    }
+}
+
 /// A segment lent to a client.
 #[derive(Debug)]
 pub struct Segment {

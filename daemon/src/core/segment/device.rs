@@ -3,7 +3,7 @@
 use super::Segments;
 use crate::core::account::Kind;
 use crate::core::answer::{Answer, Lent, Outcome, Requester, What, Work};
-use crate::core::client::{Residence, Segment};
+use crate::core::client::Segment;
 use crate::core::device::{DeviceLocation, OnDevice};
 use crate::core::devices::Devices;
 use crate::core::effect::Lending;
@@ -101,19 +101,8 @@ impl Segments {
         let on_device = OnDevice { number, since_ns, export };
         let lending = LendingId { owner: owner, base, since_ns };
         devices.lent(lending, Some(owner));
-        let segment = Segment {
-            mem: segment.mem,
-            bytes,
-            charge: segment.charge,
-            slots_log2: log2,
-            slots: slots.into_part(),
-            entry,
-            residence: Residence::Memory,
-            released_ns: None,
-            tried_ns: None,
-            wanted_ns: None,
-            device: Some(on_device),
-        };
+        let segment = segment.into_segment(log2, slots.into_part(), entry);
+        let segment = Segment { device: Some(on_device), ..segment };
         let client = parts.members.me(owner);
         client.segments.insert(base, segment);
         client.lent_ns = parts.env.clock.now_ns();
