@@ -42,7 +42,7 @@ impl Namespace {
         }
         let head = self.context.directory.head();
         head.clients.set(head.clients.peek() - 1);
-        self.members.wait_no_more(&self.context, number);
+        self.members.end_wait(&self.context, number);
         self.streams.unsubscribe_all(env, &self.context, number);
         let rings = self.streams.rings(number);
         let client = self.members.me(number);
@@ -153,7 +153,7 @@ impl Namespace {
         Bitmap(&head.present).clear(number);
         self.members.unlist_announcer(&self.context, number);
         let client = self.members.remove(number);
-        self.members.show_no_more(&self.context, number, client.shown);
+        self.members.end_showing(&self.context, number, client.shown);
         self.devices.departed(number);
         if !frozen {
             env.accounts.end_session(client.uid);

@@ -1,7 +1,6 @@
 //! Joining a namespace. The daemon opens the namespace, and gives a client its number and its
 //! sheets.
 
-use super::answer::{Answer, Joining, Lent, Outcome, What, Work};
 use super::client::{Announcements, Client, ClientSegments, ClientState, Sheets};
 use super::context::Context;
 use super::device::Device;
@@ -13,6 +12,7 @@ use super::length;
 use super::members::Members;
 use super::namespace::Namespace;
 use super::orders::{Making, Order};
+use super::outcome::{Joining, Lent, Outcome, RequestResult, Task, Work};
 use super::settings::{Admission, Peer, Role};
 use super::tables::Table;
 use super::versions::Versions;
@@ -88,7 +88,7 @@ impl Members {
         context: &Context,
         conn: ConnId,
         Newcomer { peer, label, role, admission: Admission { administrator, beyond }, versions }: Newcomer<'_>,
-    ) -> Answer {
+    ) -> RequestResult {
         if !beyond {
             context.ledger.check_table_share(Table::Members, peer.uid, self.lines())?;
         }
@@ -121,8 +121,8 @@ impl Members {
             env.orders.sheet(&mut env.effects, order(bytes[1], leases), second),
         ];
         let joining = Joining { conn, peer: peer.clone(), number, label: plain(label), role, versions };
-        let what = What::Join { namespace: context.ledger.id(), joining };
-        Ok(Outcome::Working(Work { what, making }))
+        let task = Task::Join { namespace: context.ledger.id(), joining };
+        Ok(Outcome::Working(Work { task, making }))
     }
 
     /// Completes a request to join. Writes the member's entry in the directory before the response.
@@ -232,7 +232,7 @@ impl Namespace {
                 }
             }
             Lent::Cells(part) => seal.extend(client.sheets.acknowledge_cells(part)),
-            Lent::Ring(place, id) => seal.extend(self.streams.acknowledged(place, id)),
+            Lent::Ring(line, id) => seal.extend(self.streams.acknowledged(line, id)),
         }
         if let Some(conn) = self.members.me(number).conn() {
             env.effects.extend(seal.into_iter().map(|mem| super::Effect::Seal { conn, mem }));

@@ -58,7 +58,7 @@ pub struct Orphaned {
     /// Time of the last probe that [`Orphans::expedite`] started.
     expedited_ns: u64,
     /// The value of `expedited_ns` at the last expedited probe that found the memory in use.
-    answered_ns: u64,
+    responded_ns: u64,
 }
 
 impl Orphaned {
@@ -72,7 +72,7 @@ impl Orphaned {
             next_ns: 0,
             pause_ns: RETURNED_PAUSE_NS,
             expedited_ns: 0,
-            answered_ns: 0,
+            responded_ns: 0,
         }
     }
 }
@@ -91,7 +91,7 @@ struct Expedited {
 impl Orphaned {
     /// Returns true if a probe from [`Orphans::expedite`] has no response yet.
     fn is_being_probed(&self) -> bool {
-        self.expedited_ns > self.answered_ns
+        self.expedited_ns > self.responded_ns
     }
 }
 
@@ -153,7 +153,7 @@ impl Orphans {
         if quiescent {
             return self.by_mem.remove(&mem).map_or(ProbeResult::Gone, ProbeResult::Quiescent);
         }
-        orphaned.answered_ns = orphaned.expedited_ns;
+        orphaned.responded_ns = orphaned.expedited_ns;
         // An expedited probe before the scheduled time does not change the pauses.
         let pause_ns = (now_ns >= orphaned.next_ns).then_some(orphaned.pause_ns);
         if let Some(pause_ns) = pause_ns {
@@ -206,7 +206,7 @@ impl Orphans {
             return false;
         }
         let its = |l: &Orphaned| l.whose.uid == uid && l.segment_bytes.is_some();
-        let worth = |l: &Orphaned| now - l.given_up_ns < EXPEDITE_NS_MAX || l.answered_ns < since_ns;
+        let worth = |l: &Orphaned| now - l.given_up_ns < EXPEDITE_NS_MAX || l.responded_ns < since_ns;
         let (mut awaited, mut begun) = (false, 0);
         for (&mem, orphaned) in self.by_mem.iter_mut().filter(|(_, l)| its(l) && worth(l)) {
             awaited = true;

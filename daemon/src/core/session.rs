@@ -18,7 +18,6 @@ mod wanted;
 mod work;
 
 use super::account::NamespaceId;
-use super::answer::{Answer, Lent, Outcome, Requester, RingRequest, Wait, Work};
 use super::bindings::{Binding, Bindings, NewItems};
 use super::counters::Counter;
 use super::effect::Effect;
@@ -27,6 +26,7 @@ use super::event::{ConnId, Event, Unmade};
 use super::namespace::Namespace;
 use super::namespaces::Namespaces;
 use super::opening::Opening;
+use super::outcome::{Lent, Outcome, RequestResult, Requester, RingRequest, Wait, Work};
 use super::parts::Parts;
 use super::probes::Probed;
 use super::range::{SegmentSize, SizeOnDevice};
@@ -264,13 +264,13 @@ impl Core {
         if let Some(state) = self.conns.get_mut(&conn) {
             state.counts = requests::counts(&request);
         }
-        let answer = self.perform(conn, &request, since_ns);
-        let answer = self.or_wait_for_items(conn, answer, since_ns);
-        if let (Ok(Outcome::Blocked), Request::Queue(request)) = (&answer, &request) {
+        let result = self.perform(conn, &request, since_ns);
+        let result = self.or_wait_for_items(conn, result, since_ns);
+        if let (Ok(Outcome::Blocked), Request::Queue(request)) = (&result, &request) {
             self.block(conn, request.clone(), since_ns);
             return;
         }
-        if let Ok(Outcome::Later(wait)) = answer {
+        if let Ok(Outcome::Later(wait)) = result {
             self.put_off(conn, wait);
             let state = self.conns.get_mut(&conn).expect("the requester is connected");
             state.phase = Phase::Later { request, since_ns };
@@ -278,16 +278,16 @@ impl Core {
             self.waiting.push(conn, is_first);
             return;
         }
-        if answer.is_err() {
+        if result.is_err() {
             self.unreserve(conn, &request);
         }
-        self.conclude(conn, answer);
+        self.conclude(conn, result);
     }
 
     /// Returns the answer. If names are short while items of a deleted list still count as names,
     /// returns a wait instead.
-    fn or_wait_for_items(&self, conn: ConnId, answer: Answer, since_ns: u64) -> Answer {
-        match (&answer, self.conns[&conn].joined) {
+    fn or_wait_for_items(&self, conn: ConnId, result: RequestResult, since_ns: u64) -> RequestResult {
+        match (&result, self.conns[&conn].joined) {
             (Err(Refusal::Limit { kind, .. }), Some(joined))
                 if kind.is_names()
                     && self.env.chores.has_items(joined.namespace)
@@ -295,7 +295,7 @@ impl Core {
             {
                 Ok(Outcome::Later(Wait::Chores))
             }
-            _ => answer,
+            _ => result,
         }
     }
 
@@ -339,10 +339,10 @@ impl Core {
     }
 
     /// Sends the response to a request.
-    fn conclude(&mut self, conn: ConnId, answer: Answer) {
+    fn conclude(&mut self, conn: ConnId, result: RequestResult) {
         let state = self.conns.get_mut(&conn).expect("the requester is connected");
         state.phase = Phase::Idle;
-        let (reply, lend) = match answer {
+        let (reply, lend) = match result {
             Ok(Outcome::Reply(reply)) => (reply, Vec::new()),
             Ok(Outcome::Lend(reply, lend, lent)) => {
                 state.phase = Phase::Lent(lent);
@@ -366,7 +366,7 @@ impl Core {
         self.env.effects.push(Effect::Send { conn, reply, lend, close: false });
     }
 
-    fn perform(&mut self, conn: ConnId, request: &Request, since_ns: u64) -> Answer {
+    fn perform(&mut self, conn: ConnId, request: &Request, since_ns: u64) -> RequestResult {
         // The client that has just reconnected may have been the last missing one.
         let gathering = self.is_gathering();
         self.env.set_gathering(gathering);
@@ -412,7 +412,7 @@ impl Core {
     }
 
     /// Performs a request that concerns the client's namespace alone.
-    fn perform_in(&mut self, Asker { conn, joined, since_ns }: Asker, request: &Request) -> Answer {
+    fn perform_in(&mut self, Asker { conn, joined, since_ns }: Asker, request: &Request) -> RequestResult {
         let namespace = self.namespaces.get_mut(&joined.namespace).expect("it has a client");
         let me = joined.number;
         let Namespace { context, members, bindings, streams, segments, devices, .. } = namespace;
@@ -481,7 +481,7 @@ impl Streams {
         bindings: &mut Bindings,
         Requester { conn, number: me }: Requester,
         request: &Request,
-    ) -> Answer {
+    ) -> RequestResult {
         let cursor = |cursor| CursorId { number: me, cursor };
         match request {
             Request::StreamOpen { name, capacity, policy } => {
@@ -495,7 +495,7 @@ impl Streams {
             Request::Subscribe { name, cursor: it, wake: false } => self.subscribe(parts, name, cursor(*it), false),
             Request::SubscribePollable { name, cursor: it } => self.subscribe(parts, name, cursor(*it), true),
             Request::Unsubscribe { stream, id, cursor: it } => {
-                Ok(self.unsubscribe(parts, StreamId { place: *stream, id: *id }, cursor(*it)))
+                Ok(self.unsubscribe(parts, StreamId { line: *stream, id: *id }, cursor(*it)))
             }
             Request::WakeDescriptor { stream, subscriber: number, cursor } => {
                 let whose = CursorId { number: *number, cursor: *cursor };
@@ -503,7 +503,7 @@ impl Streams {
             }
             Request::StreamDelete { name } => self.stream_delete(parts, bindings, name),
             Request::StreamClosed { stream, id } => {
-                Ok(self.stream_closed(parts, me, StreamId { place: *stream, id: *id }))
+                Ok(self.stream_closed(parts, me, StreamId { line: *stream, id: *id }))
             }
             _ => unreachable!("it concerns no stream"),
         }

@@ -167,26 +167,26 @@ pub fn name_of(magic: Magic) -> &'static str {
     }
 }
 
-/// Creates memory. The function calls `go_on` repeatedly, and stops if `go_on` returns false.
+/// Creates memory. The function calls `may_continue` repeatedly, and stops if `may_continue` returns false.
 ///
 /// In system mode (`system`), the function forbids further seals, because a seal could prevent the
 /// daemon from freeing the pages when it closes the memory. In user mode, the function seals a
 /// directory at once. The directory's readers have the daemon's uid, and only the seal prevents
 /// them from reopening the directory for writing.
-pub fn make(plan: Plan, how: Making, go_on: &dyn Fn() -> bool) -> Made {
+pub fn make(plan: Plan, how: Making, may_continue: &dyn Fn() -> bool) -> Made {
     match plan.sheet {
-        Some(sheet) if plan.is_directory() => directory(plan, sheet, how, go_on),
-        _ => finish(plan, blank(plan, how, go_on)?),
+        Some(sheet) if plan.is_directory() => directory(plan, sheet, how, may_continue),
+        _ => finish(plan, blank(plan, how, may_continue)?),
     }
 }
 
 /// Creates a directory, which the daemon keeps mapped writable.
-fn directory(plan: Plan, sheet: SheetPlan, (system, backing): Making, go_on: &dyn Fn() -> bool) -> Made {
+fn directory(plan: Plan, sheet: SheetPlan, (system, backing): Making, may_continue: &dyn Fn() -> bool) -> Made {
     let fd = empty_sheet(plan.bytes, sheet, system)?;
     let writable = map_sheet(plan.bytes, &fd, Access::Write)?;
     backing.ask(&writable);
     let first = SheetRange { fd: fd.as_fd(), sheet: &writable, at: 0, bytes: plan.bytes_first };
-    backing.allocate(first, plan.claim(), go_on)?;
+    backing.allocate(first, plan.claim(), may_continue)?;
     sheet.initialise(&writable, plan.bytes);
     if !system {
         memfd::seal_writers(fd.as_fd())?;
@@ -195,14 +195,14 @@ fn directory(plan: Plan, sheet: SheetPlan, (system, backing): Making, go_on: &dy
 }
 
 /// Creates zeroed memory of this length and kind, other than a directory.
-fn blank(plan: Plan, (system, backing): Making, go_on: &dyn Fn() -> bool) -> io::Result<OwnedFd> {
+fn blank(plan: Plan, (system, backing): Making, may_continue: &dyn Fn() -> bool) -> io::Result<OwnedFd> {
     if let Some(sheet) = plan.sheet {
         let fd = empty_sheet(plan.bytes, sheet, system)?;
-        backing.allocate_new(&fd, plan.bytes, plan.claim(), go_on)?;
+        backing.allocate_new(&fd, plan.bytes, plan.claim(), may_continue)?;
         return Ok(fd);
     }
     let payer = if plan.bytes_first == 0 { Payer::Client } else { Payer::Daemon };
-    let fd = backing.make(plan.bytes, payer, go_on)?;
+    let fd = backing.make(plan.bytes, payer, may_continue)?;
     if system {
         memfd::seal_seals(fd.as_fd())?;
     }

@@ -61,7 +61,7 @@ use std::time::Instant;
 use tensorlend_layout::wire::{Refusal, Reply};
 use tensorlend_os::clock::boottime_ns;
 use turn::Turn;
-use worker::{Done, Finished, Part, What, Workers};
+use worker::{Done, Finished, Job, Part, Workers};
 
 const LISTENER: u64 = 0;
 const ORDERS: u64 = 1;
@@ -125,13 +125,13 @@ pub struct Shell {
     /// The time that each user's connections have used in this turn of the loop.
     shares: Shares,
     turn: Turn,
-    /// The uid that stands for every user that this process's user namespace does not map. `None`
+    /// The uid that represents every user that this process's user namespace does not map. `None`
     /// if it maps all users.
     unknown_uid: Option<u32>,
     /// The daemon's own uid, if the daemon refuses clients with this uid. A reload does not change
     /// this field.
     refused_uid: Option<u32>,
-    /// The gid that stands for every group that this process's user namespace does not map. `None`
+    /// The gid that represents every group that this process's user namespace does not map. `None`
     /// if it maps all groups.
     unknown_gid: Option<u32>,
 }
@@ -440,12 +440,12 @@ impl Shell {
                 }
             }
             Effect::Allocate { mem, at, bytes } => {
-                if let Err(error) = self.order_part(mem, at, bytes, What::Part) {
+                if let Err(error) = self.order_part(mem, at, bytes, Job::Part) {
                     self.events.push_back(allocated(mem, at, Err(error)));
                 }
             }
             Effect::Discard { mem, at, bytes } => {
-                if let Err(error) = self.order_part(mem, at, bytes, What::Discard) {
+                if let Err(error) = self.order_part(mem, at, bytes, Job::Discard) {
                     tracing::warn!("giving a part of a directory back: {error}");
                 }
             }
@@ -473,7 +473,7 @@ impl Shell {
             Effect::WakeWanted { directory } => self.memories.wake(directory, |head| &head.wanted_out),
             Effect::CreateOnDevice { mem, device, borrower, bytes } => {
                 let lane = self.lanes.of(borrower.uid);
-                self.workers.order(mem, lane, What::Device { device, borrower, bytes }, &self.lanes);
+                self.workers.order(mem, lane, Job::Device { device, borrower, bytes }, &self.lanes);
             }
             Effect::Spill { mem, file, bytes, uid } => self.write(mem, file, bytes, uid),
             Effect::Recall { mem, file, bytes, uid } => self.recall(mem, file, bytes, uid),
@@ -487,7 +487,7 @@ impl Shell {
         let connection = conn.and_then(|conn| self.connections.get(&conn.0));
         let lane = connection.map_or(Lane::Daemon, |connection| self.lanes.of(connection.uid));
         if background {
-            self.workers.order(mem, lane, What::Memory(plan), &self.lanes);
+            self.workers.order(mem, lane, Job::Memory(plan), &self.lanes);
         } else {
             let made = self.ahead.make(plan, self.how, boottime_ns());
             let event = self.take_in(mem, made, plan.is_directory(), lane);
@@ -517,7 +517,7 @@ impl Shell {
     }
 
     /// Orders work on a part of a directory. The directory's lane does it in the order of these calls.
-    fn order_part(&mut self, mem: MemId, at: u64, bytes: u64, what: impl FnOnce(Part) -> What) -> io::Result<()> {
+    fn order_part(&mut self, mem: MemId, at: u64, bytes: u64, what: impl FnOnce(Part) -> Job) -> io::Result<()> {
         let (fd, sheet) = self.memories.share(mem)?;
         let part = what(Part { fd, sheet, at, bytes });
         self.workers.order(mem, Lane::Directory(mem), part, &self.lanes);
@@ -536,7 +536,7 @@ impl Shell {
     fn recall(&mut self, mem: MemId, file: MemId, bytes: u64, uid: u32) {
         let plan = Plan { bytes, bytes_first: bytes, sheet: None, reserved: false };
         let file = self.files.get(&file).expect("the core knows what was written");
-        let recall = What::Recall { file: Arc::clone(file), plan };
+        let recall = Job::Recall { file: Arc::clone(file), plan };
         self.workers.order(mem, self.lanes.of(uid), recall, &self.lanes);
     }
 
@@ -553,7 +553,7 @@ impl Shell {
         match memory {
             Ok(memory) => {
                 let lane = self.lanes.of(uid);
-                self.workers.order(file, lane, What::Spill { files, memory, bytes }, &self.lanes);
+                self.workers.order(file, lane, Job::Spill { files, memory, bytes }, &self.lanes);
             }
             Err(error) => self.events.push_back(Event::Spilled { file, written: Err(error.to_string().into()) }),
         }

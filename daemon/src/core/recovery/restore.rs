@@ -120,8 +120,8 @@ impl Descriptors {
             Label::Slots { owner, base, .. } => {
                 self.slots.insert(SegmentId { owner, base }, preserved);
             }
-            Label::Ring { place, id, .. } => {
-                self.rings.insert(RingId { place, id }, preserved);
+            Label::Ring { line, id, .. } => {
+                self.rings.insert(RingId { line, id }, preserved);
             }
             Label::Wake { id, client, cursor, .. } => {
                 self.wakes.insert((id, client, cursor), preserved.mem);
@@ -263,8 +263,8 @@ impl Namespace {
             | Label::Leases { owner, .. }
             | Label::Cells { owner, .. }
             | Label::Slots { owner, .. } => (owner, Kind::Sheet),
-            Label::Ring { place, .. } => {
-                (ClientNo::low(self.context.directory.streams.get(place.index())?.catalogue.peek()), Kind::Sheet)
+            Label::Ring { line, .. } => {
+                (ClientNo::low(self.context.directory.streams.get(line.index())?.catalogue.peek()), Kind::Sheet)
             }
             Label::DeviceSegment { owner, .. } => (owner, Kind::Device),
             // Only daemons have ever had such a descriptor.
@@ -370,17 +370,17 @@ impl Namespace {
     ) -> Vec<RangeWord> {
         let mut on_devices = Vec::new();
         let mut lent: BTreeMap<ClientNo, u64> = BTreeMap::new();
-        for place in (0..self.context.directory.segments.len()).filter_map(SegmentLine::at) {
-            let line = &self.context.directory.segments[place.index()];
-            let (range, bytes) = (RangeWord(line.range.peek()), line.bytes.peek());
-            let is_on_device = range.is_lent() && line.place.peek() != 0;
+        for line in (0..self.context.directory.segments.len()).filter_map(SegmentLine::at) {
+            let segment_entry = &self.context.directory.segments[line.index()];
+            let (range, bytes) = (RangeWord(segment_entry.range.peek()), segment_entry.bytes.peek());
+            let is_on_device = range.is_lent() && segment_entry.place.peek() != 0;
             if is_on_device {
-                if self.restore_on_device(env, descriptors, unused, place) {
+                if self.restore_on_device(env, descriptors, unused, line) {
                     continue;
                 }
                 on_devices.push(range);
             } else if range.is_lent()
-                && let Some(segment) = self.restore_in_memory(env, descriptors, unused, place)
+                && let Some(segment) = self.restore_in_memory(env, descriptors, unused, line)
             {
                 let in_memory = if segment.residence.is_in_memory() { bytes } else { 0 };
                 lost.bytes += if matches!(segment.residence, Residence::Lost) { bytes } else { 0 };
@@ -391,7 +391,7 @@ impl Namespace {
             if range.is_lent() {
                 lost.bytes += bytes;
             }
-            self.unlist_lost(place);
+            self.unlist_lost(line);
         }
         self.segments.lowest_first();
         for catalogue in self.members.numbers() {
@@ -407,10 +407,10 @@ impl Namespace {
         env: &mut Env,
         descriptors: &mut Descriptors,
         unused: &mut BTreeSet<MemId>,
-        place: SegmentLine,
+        line: SegmentLine,
     ) -> Option<Segment> {
-        let line = &self.context.directory.segments[place.index()];
-        let (range, bytes) = (RangeWord(line.range.peek()), line.bytes.peek());
+        let segment_entry = &self.context.directory.segments[line.index()];
+        let (range, bytes) = (RangeWord(segment_entry.range.peek()), segment_entry.bytes.peek());
         let key = SegmentId { owner: range.owner(), base: range.base() };
         let found = descriptors.bytes_of(env, key, bytes);
         let slots = descriptors.slots.remove(&key)?;
@@ -439,7 +439,7 @@ impl Namespace {
             charge,
             slots_log2: range.slots().ilog2() as u8,
             slots,
-            entry: place,
+            line,
             residence,
             released_ns: None,
             tried_ns: None,
@@ -462,25 +462,26 @@ impl Namespace {
     }
 
     /// Frees a table entry that is already free, or whose segment was lost.
-    fn unlist_lost(&mut self, place: SegmentLine) {
-        let line = &self.context.directory.segments[place.index()];
-        let range = RangeWord(line.range.peek());
+    fn unlist_lost(&mut self, line: SegmentLine) {
+        let segment_entry = &self.context.directory.segments[line.index()];
+        let range = RangeWord(segment_entry.range.peek());
         if range.is_lent() {
-            line.range.set(0);
+            segment_entry.range.set(0);
             if let Some(entry) = self.context.directory.members.get(usize::from(range.owner())) {
                 entry.geometry.add(1);
             }
         }
-        self.segments.put_back(place);
+        self.segments.put_back(line);
     }
 }
 
 /// Returns the owner of a ring. The ring must have the length that the directory records.
-fn ring_owner(d: &Directory, RingId { place, id }: RingId, bytes: u64) -> Option<ClientNo> {
-    let line = d.streams.get(place.index())?;
-    let capacity = u32::try_from(line.capacity.peek()).ok().filter(|it| it.is_power_of_two() && *it <= CAPACITY_MAX)?;
+fn ring_owner(d: &Directory, RingId { line, id }: RingId, bytes: u64) -> Option<ClientNo> {
+    let stream_entry = d.streams.get(line.index())?;
+    let capacity =
+        u32::try_from(stream_entry.capacity.peek()).ok().filter(|it| it.is_power_of_two() && *it <= CAPACITY_MAX)?;
     let whole = bytes == length::ring(capacity);
-    (line.id.peek() == id && whole).then(|| ClientNo::low(line.catalogue.peek()))
+    (stream_entry.id.peek() == id && whole).then(|| ClientNo::low(stream_entry.catalogue.peek()))
 }
 
 /// Charges a sheet and returns it.

@@ -7,12 +7,12 @@
 //! [`super::GATHERING_NS`] have passed.
 
 use super::{Conn, Core, Joined};
-use crate::core::answer::{Answer, Lent, Outcome};
 use crate::core::client::{Client, ClientState, Segment};
 use crate::core::effect::Lending;
 use crate::core::env::Env;
 use crate::core::event::ConnId;
 use crate::core::namespace::Namespace;
+use crate::core::outcome::{Lent, Outcome, RequestResult};
 use crate::core::parts::Parts;
 use crate::core::settings::{Peer, Role};
 use crate::core::versions::Versions;
@@ -48,11 +48,11 @@ impl Core {
     pub(super) fn is_gathering(&mut self) -> bool {
         let Some(until_ns) = self.gathering_until_ns else { return false };
         let mut clients = self.namespaces.values().flat_map(|n| n.members.values());
-        let goes_on = self.env.clock.now_ns() < until_ns && clients.any(Client::is_disconnected);
-        if !goes_on {
+        let continues = self.env.clock.now_ns() < until_ns && clients.any(Client::is_disconnected);
+        if !continues {
             self.gathering_until_ns = None;
         }
-        goes_on
+        continues
     }
 
     /// Returns the role of a peer in a namespace, and the owner of a private namespace.
@@ -65,7 +65,7 @@ impl Core {
     }
 
     /// Handles a client's request to continue its session.
-    pub(super) fn welcome_back(&mut self, conn: ConnId, back: &Return) -> Answer {
+    pub(super) fn welcome_back(&mut self, conn: ConnId, back: &Return) -> RequestResult {
         let versions = Versions::agree((back.protocol_min, back.protocol_max), back.layout())?;
         let peer = self.conns[&conn].peer.clone();
         let unknown = || Refusal::NotFound("session to resume: this daemon does not know it".into());

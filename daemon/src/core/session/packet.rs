@@ -1,10 +1,10 @@
 //! Packets of clients: the daemon checks each, and then performs its request.
 
 use super::{Conn, Core, Phase, requests};
-use crate::core::answer::Lent;
 use crate::core::counters::Counter;
 use crate::core::effect::Effect;
 use crate::core::event::ConnId;
+use crate::core::outcome::Lent;
 use crate::core::settings::Peer;
 use crate::core::versions::Versions;
 use tensorlend_layout::wire::{QueueRequest, Refusal, Request, decode};
