@@ -23,6 +23,7 @@ mod shares;
 mod signals;
 mod socket_watch;
 pub mod spill;
+mod spill_orders;
 mod turn;
 mod worker;
 
@@ -36,7 +37,7 @@ pub use room::memory_limit;
 pub use signals::{Order, Orders, Signals, Stop};
 
 use crate::core::settings::{Mode, Settings};
-use crate::core::{ConnId, Core, Effect, Event, MemId, Unmade, Unwritten};
+use crate::core::{ConnId, Core, Effect, Event, MemId, Unmade};
 use connection::{Bans, Connection, EXIT, Unread};
 use device::MadeOnDevice;
 use finder::Finder;
@@ -508,14 +509,6 @@ impl Shell {
         self.hung_up(conn.0);
     }
 
-    /// Drops a file with a spilled segment. A lane closes it: the last close frees its disk space, which takes time.
-    fn drop_file(&mut self, file: MemId) {
-        self.fd_store.forget(file);
-        if let Some(file) = self.files.remove(&file) {
-            self.lanes.close(Lane::Daemon, file);
-        }
-    }
-
     /// Orders work on a part of a directory. The directory's lane does it in the order of these calls.
     fn order_part(&mut self, mem: MemId, at: u64, bytes: u64, what: impl FnOnce(Part) -> Job) -> io::Result<()> {
         let (fd, sheet) = self.memories.share(mem)?;
@@ -532,33 +525,6 @@ impl Shell {
         }
     }
 
-    /// Orders memory with the bytes of a spilled segment.
-    fn recall(&mut self, mem: MemId, file: MemId, bytes: u64, uid: u32) {
-        let plan = Plan { bytes, bytes_first: bytes, sheet: None, reserved: false };
-        let file = self.files.get(&file).expect("the core knows what was written");
-        let recall = Job::Recall { file: Arc::clone(file), plan };
-        self.workers.order(mem, self.lanes.of(uid), recall, &self.lanes);
-    }
-
-    /// Orders the spill of a segment's memory to a new file.
-    fn write(&mut self, mem: MemId, file: MemId, bytes: u64, uid: u32) {
-        if self.unsent.iter().any(|it| it.lends(mem)) {
-            // A pending reply will lend this memory. The client is about to map the memory, but a
-            // probe of the kernel does not show this yet.
-            self.events.push_back(Event::Spilled { file, written: Err(Unwritten::default()) });
-            return;
-        }
-        let files = self.spill.clone().expect("nothing is spilled without a directory");
-        let memory = self.memories.fd(mem).expect("what is spilled is there").try_clone_to_owned();
-        match memory {
-            Ok(memory) => {
-                let lane = self.lanes.of(uid);
-                self.workers.order(file, lane, Job::Spill { files, memory, bytes }, &self.lanes);
-            }
-            Err(error) => self.events.push_back(Event::Spilled { file, written: Err(error.to_string().into()) }),
-        }
-    }
-
     /// Stores the descriptors that the fd store does not have. If its process has ended, connects to the next one.
     fn retry_fd_store(&mut self) {
         let (memories, files) = (&self.memories, &self.files);
@@ -568,13 +534,6 @@ impl Shell {
         {
             self.fd_store.lost();
         }
-    }
-
-    fn written(&mut self, file: MemId, written: spill::Written) -> Event {
-        let written = written.map(|it| {
-            self.files.insert(file, it);
-        });
-        Event::Spilled { file, written }
     }
 
     fn take_in(&mut self, mem: MemId, made: Made, directory: bool, lane: Lane) -> Event {
