@@ -75,8 +75,7 @@ macro_rules! structure {
         #[allow(unsafe_code)]
         unsafe impl $crate::raw::Shared for $name {}
         const _: () = {
-            const fn shared<T: $crate::raw::Shared>() {}
-            $(shared::<$kind>();)*
+            $($crate::describe::assert_shared::<$kind>();)*
         };
         #[cfg(not(loom))]
         const _: () = {
@@ -87,6 +86,9 @@ macro_rules! structure {
     };
 }
 pub(crate) use structure;
+
+/// Compiles only for types that may lie in shared memory.
+pub(crate) const fn assert_shared<T: crate::raw::Shared>() {}
 
 /// Returns the length of a reserved field in words. Returns 0 under loom, which tracks every word.
 pub const fn pad(words: usize) -> usize {

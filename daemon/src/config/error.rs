@@ -48,7 +48,7 @@ fn remedy(error: &toml::de::Error) -> String {
             format!("; {section} is a section: write the option under the line [{section}], without {section}.")
         }
         None if message == "duplicate key" => {
-            "; a section or an option stands twice: write all options of a section under one line, such as [pool]"
+            "; a section or an option appears twice: write all options of a section under one line, such as [pool]"
                 .into()
         }
         _ => String::new(),

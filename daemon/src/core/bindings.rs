@@ -130,8 +130,8 @@ impl Bindings {
     }
 
     /// Ends a key that has no cell.
-    pub fn bury(&mut self, context: &Context, entry: EntryNo) {
-        self.names.bury(&context.directory, entry);
+    pub fn set_tombstone(&mut self, context: &Context, entry: EntryNo) {
+        self.names.set_tombstone(&context.directory, entry);
     }
 
     /// Returns the number of names whose values belong to clients of `uid`.
@@ -160,7 +160,7 @@ impl Bindings {
     /// slice per turn, independent of the number of requests that wait for it.
     pub fn end_turn(&mut self, env: &mut Env, context: &Context) {
         self.names.reserve(&context.directory, 0);
-        self.names.go_on(&context.directory);
+        self.names.advance(&context.directory);
         for extent in self.names.take_discarded() {
             env.effects.push(Effect::Discard { mem: context.directory.mem(), at: extent.at, bytes: extent.bytes });
         }
@@ -196,7 +196,7 @@ impl Bindings {
     }
 
     /// Notifies a former owner that it has lost a cell.
-    pub fn disown(&mut self, parts: &mut Parts<'_>, owner_word: OwnerWord) {
+    pub fn notify_former_owner(&mut self, parts: &mut Parts<'_>, owner_word: OwnerWord) {
         let Some(client) = parts.members.get_mut(owner_word.owner()) else { return };
         match client.state {
             ClientState::Live(_) | ClientState::Disconnected { .. } => {
@@ -247,7 +247,7 @@ impl Bindings {
         parts.members.surveyed(owner, cell);
         if before.is_live() {
             parts.context.directory.announce(parked_bit(before.owner()));
-            self.disown(parts, before);
+            self.notify_former_owner(parts, before);
             tensorlend_layout::crash_point!("daemon: former owner told");
         }
         if let Some(client) = parts.members.get_mut(owner) {
@@ -267,11 +267,11 @@ impl Bindings {
         let life = self.lifetimes.end(parts.context, entry, owner_word);
         let tomb = owner_word.then_tomb();
         parts.context.directory.change_owner(entry, tomb, [life, LifeWord::FOREVER], || {
-            self.names.bury(&parts.context.directory, entry);
+            self.names.set_tombstone(&parts.context.directory, entry);
         });
         parts.context.directory.announce(PARKED_ANY | parked_bit(owner_word.owner()));
         if tell {
-            self.disown(parts, owner_word);
+            self.notify_former_owner(parts, owner_word);
         }
         if let Some((id, number)) = item {
             self.item_ended(parts.env, parts.context, QueueItem { list: id, number }, life.is_ephemeral());

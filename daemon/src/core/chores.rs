@@ -92,13 +92,13 @@ impl Chores {
         self.idle = self.queue.is_empty();
     }
 
-    fn may_go_on(&self) -> bool {
+    fn may_continue(&self) -> bool {
         self.spent < self.units_max
     }
 
     /// Adds a cost. Returns true if the cost of this step was below the maximum before the addition.
     pub fn spend(&mut self, units: u32) -> bool {
-        let may = self.may_go_on();
+        let may = self.may_continue();
         self.spent += units;
         may
     }
@@ -120,7 +120,7 @@ impl Chores {
 
     /// Takes the next chore of this step from the queue.
     pub fn pop(&mut self) -> Option<(NamespaceId, Chore)> {
-        if self.may_go_on() { self.queue.pop_front() } else { None }
+        if self.may_continue() { self.queue.pop_front() } else { None }
     }
 
     /// Returns true if this step may continue chores.

@@ -34,16 +34,16 @@ impl Namespace {
             return false;
         };
         let Some(mut survey) = survey.take() else { return false };
-        let done = self.go_on_with(env, owner, &mut survey);
+        let done = self.advance_survey(env, owner, &mut survey);
         if done {
             self.finish(env, owner, &survey);
-        } else if let ClientState::Frozen { survey: place, .. } = &mut self.members.me(owner).state {
-            *place = Some(survey);
+        } else if let ClientState::Frozen { survey: before, .. } = &mut self.members.me(owner).state {
+            *before = Some(survey);
         }
         !done
     }
 
-    fn go_on_with(&mut self, env: &mut Env, owner: ClientNo, survey: &mut Survey) -> bool {
+    fn advance_survey(&mut self, env: &mut Env, owner: ClientNo, survey: &mut Survey) -> bool {
         loop {
             if !survey.follow(env, &self.members[owner]) {
                 return false;
@@ -113,7 +113,7 @@ impl Namespace {
         if !env.chores.spend(1) {
             return false;
         }
-        let Some((at, stream)) = self.streams.of_producer_from(owner, position.place) else {
+        let Some((at, stream)) = self.streams.of_producer_from(owner, position.line) else {
             survey.stage = Stage::Leases(ClientNo::default());
             tensorlend_layout::crash_point!("daemon: memory looked through");
             // A change was stored before this fence: an owner word moved, or an owner marked a slot
@@ -123,13 +123,13 @@ impl Namespace {
             return true;
         };
         survey.in_use = true;
-        let from = if (at, stream) == (position.place, position.id) { position.entry } else { 0 };
+        let from = if (at, stream) == (position.line, position.id) { position.entry } else { 0 };
         let (end, value) = self.streams.value_from(at, from);
         // An entry without a value costs little, but a ring has many entries.
         env.chores.spend(((end - from) / 16) as u32);
         match value {
             Some(value) => {
-                survey.stage = Stage::Streams(StreamPosition { place: at, id: stream, entry: end });
+                survey.stage = Stage::Streams(StreamPosition { line: at, id: stream, entry: end });
                 survey.named.begin(value.slot(), Some(value.generation()));
             }
             None => survey.stage = Stage::Streams(StreamPosition::after(at)),

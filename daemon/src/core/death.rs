@@ -15,7 +15,7 @@ use super::members::LEASES_PAUSE_NS;
 use super::members::Members;
 use super::namespace::Namespace;
 use super::parts::Parts;
-use super::probes::Probing;
+use super::probes::{Probed, Probing};
 use super::range::SegmentId;
 use std::borrow::Cow;
 use tensorlend_layout::directory::Bitmap;
@@ -42,7 +42,7 @@ impl Namespace {
         }
         let head = self.context.directory.head();
         head.clients.set(head.clients.peek() - 1);
-        self.members.wait_no_more(&self.context, number);
+        self.members.end_wait(&self.context, number);
         self.streams.unsubscribe_all(env, &self.context, number);
         let rings = self.streams.rings(number);
         let client = self.members.me(number);
@@ -95,7 +95,7 @@ impl Members {
     }
 
     /// Handles the kernel's response to a probe.
-    pub fn probed(&mut self, env: &mut Env, context: &Context, number: ClientNo, mem: MemId, quiescent: bool) {
+    pub fn probed(&mut self, env: &mut Env, context: &Context, number: ClientNo, Probed { mem, quiescent }: Probed) {
         let id = context.ledger.id();
         let Some(Client { state: ClientState::Ended { loud, pause_ns }, .. }) = self.get_mut(number) else {
             return;
@@ -153,7 +153,7 @@ impl Namespace {
         Bitmap(&head.present).clear(number);
         self.members.unlist_announcer(&self.context, number);
         let client = self.members.remove(number);
-        self.members.show_no_more(&self.context, number, client.shown);
+        self.members.end_showing(&self.context, number, client.shown);
         self.devices.departed(number);
         if !frozen {
             env.accounts.end_session(client.uid);

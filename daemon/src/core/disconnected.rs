@@ -5,10 +5,10 @@ use super::clock::Timer;
 use super::context::Context;
 use super::effect::Effect;
 use super::env::Env;
-use super::event::{ConnId, MemId};
+use super::event::ConnId;
 use super::members::Members;
 use super::namespace::Namespace;
-use super::probes::Probing;
+use super::probes::{Probed, Probing};
 use tensorlend_layout::number::ClientNo;
 
 /// First pause between two probes for a client that has not reconnected, and the maximum pause.
@@ -50,7 +50,7 @@ impl Namespace {
     }
 
     /// Handles the kernel's response to a probe.
-    pub fn disconnected_probed(&mut self, env: &mut Env, number: ClientNo, mem: MemId, quiescent: bool) {
+    pub fn disconnected_probed(&mut self, env: &mut Env, number: ClientNo, Probed { mem, quiescent }: Probed) {
         let id = self.context.ledger.id();
         let Some(client) = self.members.get_mut(number) else { return };
         let ClientState::Disconnected { pause_ns } = &mut client.state else { return };

@@ -15,11 +15,11 @@ use super::clock::Timer;
 use super::context::Context;
 use super::effect::Effect;
 use super::env::Env;
-use super::event::{ConnId, MemId};
+use super::event::ConnId;
 use super::members::Members;
 use super::namespace::Namespace;
 use super::parts::Parts;
-use super::probes::Probing;
+use super::probes::{Probed, Probing};
 use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::word::MemberState;
 
@@ -68,7 +68,13 @@ impl Members {
     }
 
     /// Handles the kernel's response about the lease table of a draining client.
-    pub fn leases_probed(&mut self, env: &mut Env, context: &Context, number: ClientNo, mem: MemId, quiescent: bool) {
+    pub fn leases_probed(
+        &mut self,
+        env: &mut Env,
+        context: &Context,
+        number: ClientNo,
+        Probed { mem, quiescent }: Probed,
+    ) {
         let id = context.ledger.id();
         let Some(client) = self.get_mut(number) else { return };
         let awaits_children = client.awaits_children();

@@ -13,7 +13,7 @@ use super::label::Label;
 use super::orders::{Making, Order, Orders, Part, Purpose};
 use super::orphans::{FormerWriter, Orphaned, Orphans, ProbeResult};
 use super::pool::{Borrower, Pool, Spare};
-use super::probes::{Probes, Probing};
+use super::probes::{Probed, Probes, Probing};
 use super::settings::{Peer, Settings};
 use super::spills::Spills;
 use std::collections::VecDeque;
@@ -143,7 +143,7 @@ impl Env {
 
     /// Closes memory. If the memory is still being made, the daemon closes it as soon as it exists.
     pub fn release(&mut self, mem: MemId) {
-        if !self.orders.disown(mem) {
+        if !self.orders.drop_purpose(mem) {
             self.effects.push(Effect::Release { mem });
         }
     }
@@ -159,7 +159,7 @@ impl Env {
     pub fn abandon(&mut self, making: Making) {
         if let Some(making) = self.orders.abandon(&mut self.effects, making) {
             let mem = making.mem;
-            self.count_no_more(making);
+            self.uncount(making);
             self.release(mem);
         }
     }
@@ -167,7 +167,7 @@ impl Env {
     /// Handles the arrival of abandoned memory, or the failure to make it.
     pub fn arrived_for_nobody(&mut self, mem: MemId, made: bool) {
         if let Some(making) = self.orders.take_abandoned(mem) {
-            self.count_no_more(making);
+            self.uncount(making);
         }
         if made {
             self.release(mem);
@@ -175,7 +175,7 @@ impl Env {
     }
 
     /// Refunds the charge of memory that will not be lent, and subtracts the memory from its pool.
-    pub fn count_no_more(&mut self, Making { charge, segment_bytes, device, .. }: Making) {
+    pub fn uncount(&mut self, Making { charge, segment_bytes, device, .. }: Making) {
         self.accounts.refund(charge);
         if let Some(bytes) = segment_bytes {
             let pool = device.map_or(&mut self.pool, |number| &mut self.devices[number].pool);
@@ -269,8 +269,9 @@ impl Env {
     }
 
     /// Handles the kernel's response about orphaned memory.
-    pub fn orphan_probed(&mut self, mem: MemId, quiescent: bool) {
-        match self.orphans.probed(self.clock.now_ns(), mem, quiescent) {
+    pub fn orphan_probed(&mut self, probed: Probed) {
+        let mem = probed.mem;
+        match self.orphans.probed(self.clock.now_ns(), probed) {
             ProbeResult::Gone => {}
             ProbeResult::Quiescent(Orphaned { whose, charge, segment_bytes, .. }) => {
                 let namespace = charge.namespace();

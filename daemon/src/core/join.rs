@@ -1,7 +1,6 @@
 //! Joining a namespace. The daemon opens the namespace, and gives a client its number and its
 //! sheets.
 
-use super::answer::{Answer, Joining, Lent, Outcome, What, Work};
 use super::client::{Announcements, Client, ClientSegments, ClientState, Sheets};
 use super::context::Context;
 use super::device::Device;
@@ -13,6 +12,7 @@ use super::length;
 use super::members::Members;
 use super::namespace::Namespace;
 use super::orders::{Making, Order};
+use super::outcome::{Joining, Lent, Outcome, RequestResult, Task, Work};
 use super::settings::{Admission, Peer, Role};
 use super::tables::Table;
 use super::versions::Versions;
@@ -28,9 +28,9 @@ use tensorlend_layout::word::{Absorbed, Member, MemberState};
 
 impl Namespace {
     /// Completes a request to join, after the client's sheets have been made.
-    pub fn joined(&mut self, env: &mut Env, conn: ConnId, peer: &Peer, joining: Joining, work: Vec<Making>) -> Outcome {
+    pub fn joined(&mut self, env: &mut Env, joining: Joining, work: Vec<Making>) -> Outcome {
         let number = joining.number;
-        let outcome = self.members.joined(env, &self.context, conn, peer, joining, work);
+        let outcome = self.members.joined(env, &self.context, joining, work);
         self.bindings.grant(&self.context, &self.members, number);
         outcome
     }
@@ -46,6 +46,40 @@ pub struct Newcomer<'a> {
     pub versions: Versions,
 }
 
+impl Joining {
+    /// Returns the new client of this member word and these sheets.
+    fn into_client(self, member: Member, sheets: Sheets, now_ns: u64) -> Client {
+        let Self { conn, peer, label, role, versions, .. } = self;
+        Client {
+            uid: peer.uid,
+            pid: peer.pid,
+            command: peer.command,
+            label,
+            role,
+            versions,
+            state: ClientState::Live(conn),
+            member,
+            shown: Some(BTreeSet::new()),
+            announcements: Announcements::default(),
+            sheets,
+            segments: ClientSegments::default(),
+            notices: BTreeSet::new(),
+            lent_ns: now_ns,
+            waits: false,
+            watched: peer.watched,
+            draining: None,
+            is_revoked: false,
+            has_lost: false,
+        }
+    }
+}
+
+fn log_joined(namespace: &str, number: ClientNo, client: &Client) {
+    let (who, note) = (client.who(number), client.versions.note());
+    let (pid, uid, label) = (client.pid, client.uid, client.label.as_str());
+    tracing::info!(namespace, client = number.get(), pid, uid, label, "{who} joined namespace {namespace}{note}");
+}
+
 impl Members {
     /// Handles a request to join. Orders the client's sheets.
     pub fn join(
@@ -54,7 +88,7 @@ impl Members {
         context: &Context,
         conn: ConnId,
         Newcomer { peer, label, role, admission: Admission { administrator, beyond }, versions }: Newcomer<'_>,
-    ) -> Answer {
+    ) -> RequestResult {
         if !beyond {
             context.ledger.check_table_share(Table::Members, peer.uid, self.lines())?;
         }
@@ -86,26 +120,19 @@ impl Members {
             env.orders.sheet(&mut env.effects, order(bytes[0], catalogue), first),
             env.orders.sheet(&mut env.effects, order(bytes[1], leases), second),
         ];
-        let joining = Joining { number, label: plain(label), role, versions };
-        let what = What::Join { namespace: context.ledger.id(), joining };
-        Ok(Outcome::Working(Work { what, making }))
+        let joining = Joining { conn, peer: peer.clone(), number, label: plain(label), role, versions };
+        let task = Task::Join { namespace: context.ledger.id(), joining };
+        Ok(Outcome::Working(Work { task, making }))
     }
 
     /// Completes a request to join. Writes the member's entry in the directory before the response.
-    pub fn joined(
-        &mut self,
-        env: &mut Env,
-        context: &Context,
-        conn: ConnId,
-        peer: &Peer,
-        Joining { number, label, role, versions }: Joining,
-        work: Vec<Making>,
-    ) -> Outcome {
+    pub fn joined(&mut self, env: &mut Env, context: &Context, joining: Joining, work: Vec<Making>) -> Outcome {
+        let number = joining.number;
         let [catalogue, leases] = <[Making; 2]>::try_from(work).expect("a catalogue and a lease table");
         let entry = context.directory.entry(number);
         let epoch = Member(entry.member.peek()).epoch().wrapping_add(1);
         let member = Member::new(MemberState::Open, epoch, catalogue.mem.0 as u32);
-        write_member(entry, peer, env.clock.now_ns(), &label, context.ledger.first_grant());
+        write_member(entry, &joining, env.clock.now_ns(), context.ledger.first_grant());
         // No client reads the new member's leases before the member has acknowledged its sheets
         // (see [`Members::list_member`]). The daemon reads the member's ring only after the member
         // has become an announcer.
@@ -120,43 +147,12 @@ impl Members {
             (leases.mem, Lending::Write),
             (context.directory.mem(), Lending::Wakeup),
         ];
-        env.effects.keep(
-            catalogue.mem,
-            Label::Catalogue { namespace: context.ledger.id(), owner: number, writer: role == Role::Writer },
-        );
-        env.effects.keep(leases.mem, Label::Leases { namespace: context.ledger.id(), owner: number });
-        let client = Client {
-            uid: peer.uid,
-            pid: peer.pid,
-            command: peer.command.clone(),
-            label,
-            role,
-            versions,
-            state: ClientState::Live(conn),
-            member,
-            shown: Some(BTreeSet::new()),
-            announcements: Announcements::default(),
-            sheets: Sheets::new(catalogue.into_part(), Some(leases.into_part()), Vec::new()),
-            segments: ClientSegments::default(),
-            notices: BTreeSet::new(),
-            lent_ns: env.clock.now_ns(),
-            waits: false,
-            watched: peer.watched,
-            draining: None,
-            is_revoked: false,
-            has_lost: false,
-        };
-        let (namespace, who) = (context.ledger.name(), client.who(number));
-        let (pid, uid, label) = (peer.pid, peer.uid, client.label.as_str());
-        tracing::info!(
-            namespace,
-            client = number.get(),
-            pid,
-            uid,
-            label,
-            "{who} joined namespace {namespace}{}",
-            versions.note()
-        );
+        let (namespace, writer) = (context.ledger.id(), joining.role == Role::Writer);
+        env.effects.keep(catalogue.mem, Label::Catalogue { namespace, owner: number, writer });
+        env.effects.keep(leases.mem, Label::Leases { namespace, owner: number });
+        let sheets = Sheets::new(catalogue.into_part(), Some(leases.into_part()), Vec::new());
+        let client = joining.into_client(member, sheets, env.clock.now_ns());
+        log_joined(context.ledger.name(), number, &client);
         self.insert(number, client);
         Outcome::Lend(Reply::Welcome(self.welcome(env, context, number)), lend, Lent::Welcome)
     }
@@ -236,7 +232,7 @@ impl Namespace {
                 }
             }
             Lent::Cells(part) => seal.extend(client.sheets.acknowledge_cells(part)),
-            Lent::Ring(place, id) => seal.extend(self.streams.acknowledged(place, id)),
+            Lent::Ring(line, id) => seal.extend(self.streams.acknowledged(line, id)),
         }
         if let Some(conn) = self.members.me(number).conn() {
             env.effects.extend(seal.into_iter().map(|mem| super::Effect::Seal { conn, mem }));
@@ -244,7 +240,7 @@ impl Namespace {
     }
 }
 
-fn write_member(entry: &MemberEntry, peer: &Peer, now_ns: u64, label: &str, announce_until: u64) {
+fn write_member(entry: &MemberEntry, Joining { peer, label, .. }: &Joining, now_ns: u64, announce_until: u64) {
     // A new epoch of this number begins. A client with mappings of the former epoch detects the new
     // epoch by the change of the geometry word.
     entry.geometry.add(1);

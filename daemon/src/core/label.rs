@@ -76,7 +76,7 @@ pub enum Label {
         /// The namespace.
         namespace: NamespaceId,
         /// The stream's index in the directory's table of streams.
-        place: StreamLine,
+        line: StreamLine,
         /// The stream's id in the directory.
         id: u64,
     },
@@ -100,7 +100,7 @@ pub enum Label {
         /// The segment's first slot.
         base: SlotNo,
         /// The index of the device in the directory's list.
-        place: u8,
+        device: u8,
         /// The segment's length in bytes, a multiple of 2 MiB. The descriptor does not contain the
         /// length.
         bytes: u64,
@@ -112,7 +112,7 @@ pub enum Label {
         /// The user to whose client the daemon had lent the memory.
         uid: u32,
         /// The index of the device in the directory's list.
-        place: u8,
+        device: u8,
         /// The length of the memory in bytes, a multiple of 2 MiB.
         bytes: u64,
         /// A unique id. Each daemon continues the count of the previous daemon.
@@ -216,8 +216,8 @@ impl fmt::Display for Label {
                 add(owner.into())?;
                 add(base.into())
             }
-            Self::Ring { place, id, .. } => {
-                add(place.into())?;
+            Self::Ring { line, id, .. } => {
+                add(line.into())?;
                 add(id)
             }
             Self::Wake { id, client, cursor, .. } => {
@@ -225,14 +225,14 @@ impl fmt::Display for Label {
                 add(client.into())?;
                 add(cursor.into())
             }
-            Self::DeviceSegment { owner, base, place, bytes, .. } => {
+            Self::DeviceSegment { owner, base, device, bytes, .. } => {
                 add(owner.into())?;
                 add(base.into())?;
-                add(extent(place, bytes))
+                add(extent(device, bytes))
             }
-            Self::DeviceOrphaned { uid, place, bytes, id, .. } => {
+            Self::DeviceOrphaned { uid, device, bytes, id, .. } => {
                 add(uid.into())?;
-                add(extent(place, bytes))?;
+                add(extent(device, bytes))?;
                 add(id)
             }
             Self::Orphaned { uid, id, .. } => {
@@ -244,8 +244,8 @@ impl fmt::Display for Label {
 }
 
 /// Encodes the device and the length of device memory in one number.
-fn extent(place: u8, bytes: u64) -> u64 {
-    bytes / device::UNIT * DEVICES as u64 + u64::from(place)
+fn extent(device: u8, bytes: u64) -> u64 {
+    bytes / device::UNIT * DEVICES as u64 + u64::from(device)
 }
 
 /// Decodes a number from [`extent`].
@@ -304,18 +304,18 @@ impl FromStr for Label {
             ("cells", [owner, part]) => Self::Cells { namespace, owner: number(owner)?, part: number(part)? },
             ("segment", [owner, base]) => Self::Segment { namespace, owner: number(owner)?, base: number(base)? },
             ("slots", [owner, base]) => Self::Slots { namespace, owner: number(owner)?, base: number(base)? },
-            ("ring", [place, id]) => Self::Ring { namespace, place: number(place)?, id: number(id)? },
+            ("ring", [line, id]) => Self::Ring { namespace, line: number(line)?, id: number(id)? },
             ("w", [id, client, cursor]) => {
                 Self::Wake { namespace, id: number(id)?, client: number(client)?, cursor: number(cursor)? }
             }
             ("d", [owner, base, it]) => {
-                let (place, bytes) = extent_of(number(it)?)?;
-                Self::DeviceSegment { namespace, owner: number(owner)?, base: number(base)?, place, bytes }
+                let (device, bytes) = extent_of(number(it)?)?;
+                Self::DeviceSegment { namespace, owner: number(owner)?, base: number(base)?, device, bytes }
             }
             ("f", [owner, base]) => Self::Spilled { namespace, owner: number(owner)?, base: number(base)? },
             ("gd", [uid, it, id]) => {
-                let (place, bytes) = extent_of(number(it)?)?;
-                Self::DeviceOrphaned { namespace, uid: number(uid)?, place, bytes, id: number(id)? }
+                let (device, bytes) = extent_of(number(it)?)?;
+                Self::DeviceOrphaned { namespace, uid: number(uid)?, device, bytes, id: number(id)? }
             }
             ("gs", [uid, id]) => Self::Orphaned { namespace, uid: number(uid)?, segment: true, id: number(id)? },
             ("gp", [uid, id]) => Self::Orphaned { namespace, uid: number(uid)?, segment: false, id: number(id)? },
@@ -356,17 +356,17 @@ mod tests {
             Label::Cells { namespace: 3, owner: ClientNo::new(2), part: 4 },
             Label::Segment { namespace: 3, owner: ClientNo::new(2), base: SlotNo::new(1 << 23) },
             Label::Slots { namespace: 3, owner: ClientNo::new(2), base: SlotNo::new(0) },
-            Label::Ring { namespace: 3, place: StreamLine::new(5), id: u64::MAX },
+            Label::Ring { namespace: 3, line: StreamLine::new(5), id: u64::MAX },
             Label::Wake { namespace: 3, id: 6, client: ClientNo::new(7), cursor: CursorNo::new(255) },
             Label::Orphaned { namespace: 3, uid: u32::MAX, segment: true, id: u64::MAX },
             Label::DeviceSegment {
                 namespace: 3,
                 owner: ClientNo::new(2),
                 base: SlotNo::new(1 << 23),
-                place: 15,
+                device: 15,
                 bytes: 256 << 20,
             },
-            Label::DeviceOrphaned { namespace: 3, uid: 7, place: 0, bytes: 2 << 40, id: u64::MAX },
+            Label::DeviceOrphaned { namespace: 3, uid: 7, device: 0, bytes: 2 << 40, id: u64::MAX },
             Label::Spilled { namespace: 3, owner: ClientNo::new(65535), base: SlotNo::new(1 << 23) },
         ];
         for label in labels {
@@ -395,7 +395,7 @@ mod tests {
         const NAME_BYTES: usize = 30;
         // Assumed maxima: the namespaces that a machine opens between two boots, the microseconds of a hundred years, and the
         // streams of a configuration. The last maximum is a million orphaned memories per second for a year.
-        let (namespace, id, place, given_up) = (36_u64.pow(6) - 1, 3 << 50, 1 << 20, 36_u64.pow(9) - 1);
+        let (namespace, id, line, given_up) = (36_u64.pow(6) - 1, 3 << 50, 1 << 20, 36_u64.pow(9) - 1);
         let (owner, client) = (u16::MAX, u16::MAX);
         let labels = [
             Label::Directory { namespace, life: u32::MAX, uid: Some(u32::MAX), name: format!("uid:{}", u32::MAX) },
@@ -405,22 +405,22 @@ mod tests {
             Label::Segment { namespace, owner: ClientNo::new(owner), base: SlotNo::MAX },
             Label::Slots { namespace, owner: ClientNo::new(owner), base: SlotNo::MAX },
             Label::Spilled { namespace, owner: ClientNo::new(owner), base: SlotNo::MAX },
-            Label::Ring { namespace, place: StreamLine::new(place), id },
+            Label::Ring { namespace, line: StreamLine::new(line), id },
             Label::Wake { namespace, id, client: ClientNo::new(client), cursor: CursorNo::new(255) },
             Label::Orphaned { namespace, uid: u32::MAX, segment: true, id: given_up },
             Label::Orphaned { namespace, uid: u32::MAX, segment: false, id: given_up },
         ];
         // A device larger than any existing one. Labels of device memory may be longer than those of host memory.
-        let (place, bytes) = (15, 1 << 40);
+        let (device, bytes) = (15, 1 << 40);
         let of_devices = [
             Label::DeviceSegment {
                 namespace,
                 owner: ClientNo::new(owner),
                 base: SlotNo::new((1 << 24) - 1),
-                place,
+                device,
                 bytes,
             },
-            Label::DeviceOrphaned { namespace, uid: u32::MAX, place, bytes, id: given_up },
+            Label::DeviceOrphaned { namespace, uid: u32::MAX, device, bytes, id: given_up },
         ];
         for (label, most) in labels.map(|it| (it, NAME_BYTES)).into_iter().chain(of_devices.map(|it| (it, 36))) {
             let text = label.to_string();

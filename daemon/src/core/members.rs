@@ -5,7 +5,6 @@ mod audience;
 mod numbers;
 
 use super::account::limit;
-use super::answer::Outcome;
 use super::chores::Chore;
 use super::client::survey::Survey;
 use super::client::{Client, ClientState};
@@ -13,6 +12,7 @@ use super::context::Context;
 use super::effect::Effect;
 use super::env::Env;
 use super::event::{ConnId, MemId};
+use super::outcome::Outcome;
 use numbers::Numbers;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -345,7 +345,7 @@ impl Members {
     }
 
     /// Removes the directory's mark that a client may sleep.
-    pub fn wait_no_more(&mut self, context: &Context, number: ClientNo) {
+    pub fn end_wait(&mut self, context: &Context, number: ClientNo) {
         if std::mem::take(&mut self.me(number).waits) {
             let head = context.directory.head();
             Bitmap(&head.waiters).clear(number);

@@ -7,7 +7,6 @@
 //! events give the same effects.
 
 pub mod account;
-mod answer;
 mod bindings;
 pub mod chores;
 mod client;
@@ -36,6 +35,7 @@ mod namespaces;
 mod opening;
 mod orders;
 mod orphans;
+mod outcome;
 pub mod owners;
 mod parts;
 mod pool;

@@ -279,7 +279,7 @@ impl Names {
         self.show_room(d);
     }
 
-    /// Returns true if a table is under construction. [`Names::go_on`] continues the construction.
+    /// Returns true if a table is under construction. [`Names::advance`] continues the construction.
     pub fn is_building(&self) -> bool {
         self.building.is_some()
     }
@@ -386,7 +386,7 @@ impl Names {
 
     /// Ends a name. The name's owner word becomes a tombstone, and its entry becomes free for
     /// another name. Places that no search has to pass become free too.
-    pub fn bury(&mut self, d: &Directory, entry: EntryNo) {
+    pub fn set_tombstone(&mut self, d: &Directory, entry: EntryNo) {
         self.set(d, entry, owner_word_of(d, entry).then_tomb());
         tensorlend_layout::crash_point!("daemon: tomb stored");
         let name = &d.names[entry.index()];
@@ -470,14 +470,14 @@ impl Names {
         let table = TableWord::new(log2, first).with_rebuilds(d.table().rebuilds().wrapping_add(1));
         self.building = Some(Building::new(d, table, seed(self.secret, table)));
         (self.changes, self.is_crowded) = (0, false);
-        self.go_on(d);
+        self.advance(d);
     }
 
     /// Continues the table under construction for one slice, and publishes a complete table. The
     /// daemon calls this function once per turn.
-    pub fn go_on(&mut self, d: &Directory) {
+    pub fn advance(&mut self, d: &Directory) {
         let Some(building) = &mut self.building else { return };
-        if !building.go_on(d) {
+        if !building.advance(d) {
             return;
         }
         let Some(table) = self.building.take().map(Building::into_table) else { return };

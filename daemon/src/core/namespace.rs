@@ -35,7 +35,7 @@ impl Namespace {
 
 impl Namespace {
     /// Continues a chore. Returns the remaining part of the chore, or `None` if it has ended.
-    pub fn go_on(&mut self, env: &mut Env, chore: Chore) -> Option<Chore> {
+    pub fn advance(&mut self, env: &mut Env, chore: Chore) -> Option<Chore> {
         match chore {
             Chore::Items(deleted) => self
                 .bindings

@@ -1,5 +1,6 @@
 //! Namespaces whose directory the daemon is making.
 
+use super::account::NamespaceId;
 use super::bindings::Bindings;
 use super::context::{Context, DirectoryWriter};
 use super::devices::Devices;
@@ -34,15 +35,22 @@ pub struct Opening {
     pub reserved: bool,
 }
 
+/// A namespace that does not exist yet.
+#[derive(Clone, Copy, Debug)]
+pub struct NewNamespace<'a> {
+    pub id: NamespaceId,
+    pub name: &'a str,
+    /// The owner of a private namespace.
+    pub private: Option<u32>,
+    pub limits: NamespaceLimits,
+}
+
 impl Opening {
     /// Orders a directory for a client that joins. A private namespace's directory is charged to
     /// the namespace's uid.
     pub fn begin(
         env: &mut Env,
-        id: u64,
-        name: &str,
-        private: Option<u32>,
-        limits: NamespaceLimits,
+        NewNamespace { id, name, private, limits }: NewNamespace<'_>,
         for_whom: Admission,
     ) -> Result<Self, Refusal> {
         let geometry = length::geometry(&limits);
@@ -108,7 +116,8 @@ mod tests {
     fn every_number_is_given_out_once_and_then_again() {
         let limits = NamespaceLimits { members_max: 65535, ..crate::core::tests::world::limits() };
         let mut env = Env::new(crate::core::tests::world::settings());
-        let opening = Opening::begin(&mut env, 1, "lab", None, limits, Admission::default()).unwrap();
+        let lab = NewNamespace { id: 1, name: "lab", private: None, limits };
+        let opening = Opening::begin(&mut env, lab, Admission::default()).unwrap();
         let view = View::anonymous(length::geometry(&limits).bytes() as usize);
         let mut namespace = opening.finish(&mut env, &view);
         namespace.members = Members::restored(BTreeMap::new(), 65534);

@@ -175,7 +175,7 @@ impl Orders {
     }
 
     /// Removes the purpose of memory. Returns false if the memory is not on order.
-    pub fn disown(&mut self, mem: MemId) -> bool {
+    pub fn drop_purpose(&mut self, mem: MemId) -> bool {
         let purpose = self.purposes.get_mut(&mem);
         purpose.map(|purpose| *purpose = Purpose::Nobody).is_some()
     }
@@ -184,7 +184,7 @@ impl Orders {
     /// exists. Otherwise a client that orders and disconnects repeatedly could have an unlimited
     /// amount in progress at the same time. Returns the memory if it already exists.
     pub fn abandon(&mut self, effects: &mut Effects, making: Making) -> Option<Making> {
-        if !self.disown(making.mem) {
+        if !self.drop_purpose(making.mem) {
             return Some(making);
         }
         effects.push(Effect::Cancel { mem: making.mem });

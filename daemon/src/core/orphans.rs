@@ -4,6 +4,7 @@ use super::account::{Charge, NamespaceId};
 use super::effect::Effect;
 use super::effects::Effects;
 use super::event::MemId;
+use super::probes::Probed;
 use std::collections::BTreeMap;
 use tensorlend_layout::number::ClientNo;
 
@@ -57,7 +58,7 @@ pub struct Orphaned {
     /// Time of the last probe that [`Orphans::expedite`] started.
     expedited_ns: u64,
     /// The value of `expedited_ns` at the last expedited probe that found the memory in use.
-    answered_ns: u64,
+    responded_ns: u64,
 }
 
 impl Orphaned {
@@ -71,7 +72,7 @@ impl Orphaned {
             next_ns: 0,
             pause_ns: RETURNED_PAUSE_NS,
             expedited_ns: 0,
-            answered_ns: 0,
+            responded_ns: 0,
         }
     }
 }
@@ -90,7 +91,7 @@ struct Expedited {
 impl Orphaned {
     /// Returns true if a probe from [`Orphans::expedite`] has no response yet.
     fn is_being_probed(&self) -> bool {
-        self.expedited_ns > self.answered_ns
+        self.expedited_ns > self.responded_ns
     }
 }
 
@@ -140,7 +141,7 @@ impl Orphans {
     }
 
     /// Handles the kernel's response about memory.
-    pub fn probed(&mut self, now_ns: u64, mem: MemId, quiescent: bool) -> ProbeResult {
+    pub fn probed(&mut self, now_ns: u64, Probed { mem, quiescent }: Probed) -> ProbeResult {
         let Some(orphaned) = self.by_mem.get_mut(&mem) else { return ProbeResult::Gone };
         if orphaned.is_being_probed() {
             let expedited = self.expedited.get_mut(&orphaned.whose.uid).expect("it has begun a probe");
@@ -152,7 +153,7 @@ impl Orphans {
         if quiescent {
             return self.by_mem.remove(&mem).map_or(ProbeResult::Gone, ProbeResult::Quiescent);
         }
-        orphaned.answered_ns = orphaned.expedited_ns;
+        orphaned.responded_ns = orphaned.expedited_ns;
         // An expedited probe before the scheduled time does not change the pauses.
         let pause_ns = (now_ns >= orphaned.next_ns).then_some(orphaned.pause_ns);
         if let Some(pause_ns) = pause_ns {
@@ -205,7 +206,7 @@ impl Orphans {
             return false;
         }
         let its = |l: &Orphaned| l.whose.uid == uid && l.segment_bytes.is_some();
-        let worth = |l: &Orphaned| now - l.given_up_ns < EXPEDITE_NS_MAX || l.answered_ns < since_ns;
+        let worth = |l: &Orphaned| now - l.given_up_ns < EXPEDITE_NS_MAX || l.responded_ns < since_ns;
         let (mut awaited, mut begun) = (false, 0);
         for (&mem, orphaned) in self.by_mem.iter_mut().filter(|(_, l)| its(l) && worth(l)) {
             awaited = true;

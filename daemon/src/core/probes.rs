@@ -25,6 +25,14 @@ pub enum Probing {
     Orphaned,
 }
 
+/// The kernel's response to a probe.
+#[derive(Clone, Copy, Debug)]
+pub struct Probed {
+    pub mem: MemId,
+    /// Whether no process can write the memory.
+    pub quiescent: bool,
+}
+
 /// The probes in progress.
 #[derive(Debug, Default)]
 pub struct Probes {
@@ -69,7 +77,7 @@ impl Probes {
     }
 
     /// Handles the kernel's response. Returns the reason for the probe.
-    pub fn answered(&mut self, mem: MemId) -> Option<Probing> {
+    pub fn responded(&mut self, mem: MemId) -> Option<Probing> {
         self.reasons.remove(&mem)
     }
 

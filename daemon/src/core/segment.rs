@@ -6,7 +6,6 @@ pub mod spill;
 pub mod wanted;
 
 use super::account::{Charge, Kind, limit};
-use super::answer::{Answer, Lent, Outcome, Requester, Wait, What, Work};
 use super::client::{Residence, Segment};
 use super::context::Context;
 use super::devices::Devices;
@@ -17,6 +16,7 @@ use super::length;
 use super::length::SLOTS_LOG2_MAX;
 use super::members::Members;
 use super::orders::{Making, Order};
+use super::outcome::{Lent, Outcome, RequestResult, Requester, Task, Wait, Work};
 use super::parts::Parts;
 use super::range::{SegmentId, SegmentSize, SlotRange};
 use super::settings::Payer;
@@ -62,9 +62,9 @@ impl Segments {
             for (&base, segment) in client.segments.iter() {
                 assert!(base >= end, "segments of {number} overlap at slot {base}");
                 end = base + (1 << segment.slots_log2);
-                assert!(lines_taken.insert(segment.entry), "line {} is one segment's", segment.entry);
+                assert!(lines_taken.insert(segment.line), "line {} is one segment's", segment.line);
                 let range = RangeWord::new(segment.slots_log2, number, base);
-                assert_eq!(lines[segment.entry.index()].range.peek(), range.0, "line {} names it", segment.entry);
+                assert_eq!(lines[segment.line.index()].range.peek(), range.0, "line {} names it", segment.line);
                 if segment.device.is_none() && segment.residence.is_in_memory() {
                     bytes += segment.bytes;
                 }
@@ -97,7 +97,7 @@ impl Segments {
         parts: &mut Parts<'_>,
         Requester { conn, number }: Requester,
         SegmentSize { bytes, log2 }: SegmentSize,
-    ) -> Answer {
+    ) -> RequestResult {
         let Some(bytes) = bytes.max(1).checked_next_multiple_of(PAGE) else {
             return Err(Refusal::Bad("no machine has that many bytes".into()));
         };
@@ -126,7 +126,7 @@ impl Segments {
         let order = Order::slots(slots_bytes, SlotRange { owner: number, base, log2 }, conn);
         let slots = parts.env.orders.sheet(&mut parts.env.effects, order, slots_charge);
         let segment = Making { mem, charge, segment_bytes: Some(bytes), device: None, export: None, made, view: None };
-        Ok(Outcome::Working(Work { what: What::Segment { base, log2 }, making: vec![segment, slots] }))
+        Ok(Outcome::Working(Work { task: Task::Segment { base, log2 }, making: vec![segment, slots] }))
     }
 
     /// Returns the first slot of a new segment of this client, if the client may have another segment.
@@ -154,12 +154,7 @@ impl Segments {
         }
         context.ledger.check_table_share(Table::Segments, members[number].uid, members.segment_uids())?;
         if self.free.is_empty() {
-            return Err(context.ledger.limit(
-                LimitKind::Segments,
-                "the number of segments",
-                "segments_max",
-                context.ledger.limits().segments_max,
-            ));
+            return Err(Self::full(context));
         }
         let Some(base) = members[number].segments.free_range(log2) else {
             let why = "no range of 2^{log2} slot numbers is free among this client's 2^24: return segments";
@@ -183,24 +178,10 @@ impl Segments {
         devices: &mut Devices,
         range: SlotRange,
         work: Vec<Making>,
-    ) -> Answer {
+    ) -> RequestResult {
         let SlotRange { owner: number, base, log2 } = range;
-        let full = || {
-            parts.context.ledger.limit(
-                LimitKind::Segments,
-                "the number of segments",
-                "segments_max",
-                parts.context.ledger.limits().segments_max,
-            )
-        };
-        // Other clients may have received segments since the order of this one.
-        let share = parts.context.ledger.check_table_share(
-            Table::Segments,
-            parts.members[number].uid,
-            parts.members.segment_uids(),
-        );
-        let entry = match share.and_then(|()| self.free.last().copied().ok_or_else(full)) {
-            Ok(entry) => entry,
+        let line = match self.take_line(parts, number) {
+            Ok(line) => line,
             Err(refusal) => {
                 for making in work {
                     parts.env.abandon(making);
@@ -208,19 +189,18 @@ impl Segments {
                 return Err(refusal);
             }
         };
-        self.free.pop();
         let [segment, slots]: [Making; 2] = work.try_into().expect("a segment and its slots");
         if segment.device.is_some() {
-            return Ok(Self::device_segment_made(parts, devices, range, [segment, slots], entry));
+            return Ok(Self::device_segment_made(parts, devices, range, [segment, slots], line));
         }
         let bytes = segment.segment_bytes.expect("it is a segment");
-        let line = &parts.context.directory.segments[entry.index()];
-        line.bytes.put(bytes);
-        line.since_ns.put(parts.env.clock.now_ns());
-        line.place.put(0);
-        parts.context.directory.head().want_out(entry, false);
+        let segment_entry = &parts.context.directory.segments[line.index()];
+        segment_entry.bytes.put(bytes);
+        segment_entry.since_ns.put(parts.env.clock.now_ns());
+        segment_entry.place.put(0);
+        parts.context.directory.head().want_out(line, false);
         tensorlend_layout::crash_point!("daemon: range about to be lent");
-        line.range.set(RangeWord::new(log2, number, base).0);
+        segment_entry.range.set(RangeWord::new(log2, number, base).0);
         tensorlend_layout::crash_point!("daemon: range lent");
         parts.context.directory.count_bytes(number, bytes, true);
         let geometry = parts.context.directory.entry(number).geometry.peek();
@@ -229,27 +209,28 @@ impl Segments {
         let short = parts.env.is_short(parts.members[number].uid, namespace);
         parts.env.effects.keep(segment.mem, Label::Segment { namespace, owner, base });
         parts.env.effects.keep(slots.mem, Label::Slots { namespace, owner, base });
-        let segment = Segment {
-            mem: segment.mem,
-            bytes,
-            charge: segment.charge,
-            slots_log2: log2,
-            slots: slots.into_part(),
-            entry,
-            residence: Residence::Memory,
-            released_ns: None,
-            tried_ns: None,
-            wanted_ns: None,
-            device: None,
-        };
         let client = parts.members.me(number);
-        client.segments.insert(base, segment);
+        client.segments.insert(base, segment.into_segment(log2, slots.into_part(), line));
         client.lent_ns = parts.env.clock.now_ns();
         Ok(Outcome::Lend(
             Reply::Segment { bytes, base, slots_log2: log2, geometry, short, in_file: false },
             lend,
             Lent::Segment(base),
         ))
+    }
+
+    /// Takes a free line of the directory's table for a segment of this client. Other clients may have taken lines
+    /// since the order of the segment.
+    fn take_line(&mut self, parts: &Parts<'_>, number: ClientNo) -> Result<SegmentLine, Refusal> {
+        let ledger = &parts.context.ledger;
+        ledger.check_table_share(Table::Segments, parts.members[number].uid, parts.members.segment_uids())?;
+        self.free.pop().ok_or_else(|| Self::full(parts.context))
+    }
+
+    /// Returns the refusal for a full table of segments.
+    fn full(context: &Context) -> Refusal {
+        let most = context.ledger.limits().segments_max;
+        context.ledger.limit(LimitKind::Segments, "the number of segments", "segments_max", most)
     }
 
     /// Handles a request of `asker` to map a client's segment.
@@ -259,7 +240,7 @@ impl Segments {
         asker: ClientNo,
         number: ClientNo,
         slot: SlotNo,
-    ) -> Answer {
+    ) -> RequestResult {
         let client = parts.members.client(number)?;
         let missing = || Refusal::NotFound(format!("segment with slot {slot} of client {number}"));
         let (base, segment) = client.segment_of(slot).ok_or_else(missing)?;
@@ -277,10 +258,10 @@ impl Segments {
             parts.members.show(parts.context, number, asker);
             return Ok(Outcome::Lend(Reply::DeviceSegment(reply), lend, Lent::Nothing));
         }
-        if let Some(answer) = Self::recall(parts, number, base) {
-            return answer;
+        if let Some(result) = Self::recall(parts, number, base) {
+            return result;
         }
-        Self::want_no_more(parts.context, parts.members.me(number).segments.get_mut(base).expect("found above"));
+        Self::cancel_want_out(parts.context, parts.members.me(number).segments.get_mut(base).expect("found above"));
         let client = parts.members.client(number)?;
         let uid = client.uid;
         let (base, segment) = client.segment_of(slot).ok_or_else(missing)?;
@@ -299,7 +280,7 @@ impl Segments {
 
     /// Handles a request of `asker` to map the records of a host segment's slots. The segment's
     /// bytes do not move, even if they are in a file.
-    pub fn slots_of(parts: &mut Parts<'_>, asker: ClientNo, number: ClientNo, slot: SlotNo) -> Answer {
+    pub fn slots_of(parts: &mut Parts<'_>, asker: ClientNo, number: ClientNo, slot: SlotNo) -> RequestResult {
         let client = parts.members.client(number)?;
         let missing = || Refusal::NotFound(format!("segment with slot {slot} of client {number}"));
         let (base, segment) = client.segment_of(slot).ok_or_else(missing)?;
@@ -334,7 +315,7 @@ impl Segments {
         devices: &mut Devices,
         number: ClientNo,
         base: SlotNo,
-    ) -> Answer {
+    ) -> RequestResult {
         let Some(segment) = parts.members.me(number).segments.get(&base) else {
             return Err(Refusal::NotFound(format!("segment of yours with first slot {base}")));
         };
@@ -363,7 +344,7 @@ impl Segments {
 
     /// Handles an owner's report that it has unmapped a segment. The kernel confirms this when the
     /// daemon spills the segment.
-    pub fn release_for_spill(parts: &mut Parts<'_>, number: ClientNo, base: SlotNo) -> Answer {
+    pub fn release_for_spill(parts: &mut Parts<'_>, number: ClientNo, base: SlotNo) -> RequestResult {
         if parts.env.settings.spill.is_none() {
             return Err(limit(LimitKind::Spill, "what may be spilled", "spill.directory", "nothing"));
         }
@@ -388,11 +369,11 @@ impl Segments {
         // this segment is not lent any more. If R first reads a geometry and then finds the segment
         // lent, R may store the mapping under that geometry. Both words change before daemon D
         // lends the numbers again.
-        context.directory.segments[segment.entry.index()].range.set(0);
+        context.directory.segments[segment.line.index()].range.set(0);
         tensorlend_layout::crash_point!("daemon: range taken back");
         context.directory.entry(number).geometry.add(1);
-        context.directory.head().want_out(segment.entry, false);
-        self.free.push(segment.entry);
+        context.directory.head().want_out(segment.line, false);
+        self.free.push(segment.line);
         if segment.device.is_none() && segment.residence.is_in_memory() {
             context.directory.count_bytes(number, segment.bytes, false);
         }

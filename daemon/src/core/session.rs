@@ -6,6 +6,7 @@ mod chores;
 mod hello;
 mod inspect;
 mod lines;
+mod packet;
 mod pressure;
 mod reload;
 pub(super) mod requests;
@@ -17,7 +18,6 @@ mod wanted;
 mod work;
 
 use super::account::NamespaceId;
-use super::answer::{Answer, Lent, Outcome, RingRequest, Wait, Work};
 use super::bindings::{Binding, Bindings, NewItems};
 use super::counters::Counter;
 use super::effect::Effect;
@@ -26,18 +26,19 @@ use super::event::{ConnId, Event, Unmade};
 use super::namespace::Namespace;
 use super::namespaces::Namespaces;
 use super::opening::Opening;
+use super::outcome::{Lent, Outcome, RequestResult, Requester, RingRequest, Wait, Work};
 use super::parts::Parts;
+use super::probes::Probed;
 use super::range::{SegmentSize, SizeOnDevice};
 use super::segment::Segments;
 use super::settings::{Peer, Role, Settings};
 use super::stat::stat;
-use super::stream::{CursorId, StreamId};
-use super::versions::Versions;
+use super::stream::{CursorId, StreamId, Streams};
 use lines::Blocked;
 use requests::Counts;
 use std::collections::BTreeMap;
 use tensorlend_layout::number::ClientNo;
-use tensorlend_layout::wire::{FdStoreState, QueueRequest, Refusal, Reply, Request, decode};
+use tensorlend_layout::wire::{FdStoreState, QueueRequest, Refusal, Reply, Request};
 use tensorlend_layout::word::LifeWord;
 use waiting::Waiting;
 
@@ -174,7 +175,7 @@ impl Core {
             Event::HungUp { conn } => self.end(conn, None),
             Event::Created { mem, made } => self.created(mem, made),
             Event::Allocated { mem, at, made } => self.allocated(mem, at, made),
-            Event::Probed { mem, quiescent } => self.probed(mem, quiescent),
+            Event::Probed { mem, quiescent } => self.probed(Probed { mem, quiescent }),
             Event::Unreadable { mem } => self.namespaces.values_mut().for_each(|it| it.members.fault_sheet(mem)),
             Event::CreatedOnDevice { mem, made } => self.created_on_device(mem, made),
             Event::Spilled { file, written } => self.spilled(file, &written),
@@ -258,83 +259,18 @@ impl Core {
         }
     }
 
-    fn packet(&mut self, conn: ConnId, bytes: &[u8], descriptors: usize, truncated: bool) {
-        let Some(state) = self.conns.get_mut(&conn) else { return };
-        let request = (!truncated).then(|| decode::<Request>(bytes)).flatten();
-        let broken = match (&request, &state.phase, state.joined) {
-            (None, ..) => Some("a damaged or oversized packet"),
-            // Clients of earlier protocols send a wake descriptor with this request.
-            (Some(Request::Subscribe { wake: true, .. }), Phase::Idle, Some(_)) => None,
-            _ if descriptors > 0 => Some("descriptors that belong to no request"),
-            (Some(Request::Ack), Phase::Lent(_), _)
-            | (Some(Request::Queue(QueueRequest::Stop)), Phase::Blocked { .. }, _) => None,
-            (Some(Request::Ack), ..) => Some("an acknowledgement of nothing"),
-            (Some(_), Phase::Lent(_), _) => Some("a request before the last reply's descriptors were acknowledged"),
-            (Some(_), Phase::Working(_) | Phase::Later { .. } | Phase::Blocked { .. }, _) => {
-                Some("a request before the response to the last one")
-            }
-            (Some(request), _, joined) => requests::rule(request).registration.broken_by(joined.is_some()),
-        };
-        if !state.peer.known {
-            // Several users would share this uid, and could read each other's tensors.
-            let uid = state.peer.uid;
-            let why =
-                format!("your user is not mapped in the daemon's user namespace, where uid {uid} is all such users");
-            self.end(conn, Some(Refusal::Bad(why)));
-            return;
-        }
-        if self.env.settings.refused_uid == Some(state.peer.uid) {
-            let why = format!(
-                "your uid {} is the daemon's own, so that you could write to memory of its other clients: in the daemon's \
-                 configuration set mode = \"user\" if all its clients have this uid, or mode = \"system\" if you trust \
-                 all processes of this uid",
-                state.peer.uid
-            );
-            self.end(conn, Some(Refusal::Bad(why)));
-            return;
-        }
-        if let Some(broken) = broken {
-            let is_first = state.joined.is_none() && !truncated && request.is_none();
-            let other_version = is_first.then(|| Versions::refusal_of(bytes)).flatten();
-            self.end(conn, Some(other_version.unwrap_or_else(|| Refusal::Violation(broken.into()))));
-            return;
-        }
-        let request = request.expect("checked above");
-        if let (Request::Ack, Phase::Lent(lent)) = (&request, &state.phase) {
-            let lent = *lent;
-            state.phase = Phase::Idle;
-            if lent == Lent::Back && !self.is_back(conn) {
-                self.end(conn, Some(Refusal::Violation("its session is over, or goes on elsewhere".into())));
-                return;
-            }
-            let state = self.conns.get_mut(&conn).expect("found above");
-            if let Some(joined) = state.joined {
-                let namespace = self.namespaces.get_mut(&joined.namespace).expect("it has a client");
-                namespace.acknowledged(&mut self.env, joined.number, &lent);
-            }
-            self.env.effects.push(Effect::Resume { conn });
-            return;
-        }
-        self.env.counters.count(Counter::Requests);
-        if matches!(request, Request::Queue(QueueRequest::Stop)) {
-            self.stop_waiting(conn);
-            return;
-        }
-        self.ask(conn, request, self.env.clock.now_ns());
-    }
-
     /// Performs a request. Sends the response or delays the request.
     fn ask(&mut self, conn: ConnId, request: Request, since_ns: u64) {
         if let Some(state) = self.conns.get_mut(&conn) {
             state.counts = requests::counts(&request);
         }
-        let answer = self.perform(conn, &request, since_ns);
-        let answer = self.or_wait_for_items(conn, answer, since_ns);
-        if let (Ok(Outcome::Blocked), Request::Queue(request)) = (&answer, &request) {
+        let result = self.perform(conn, &request, since_ns);
+        let result = self.or_wait_for_items(conn, result, since_ns);
+        if let (Ok(Outcome::Blocked), Request::Queue(request)) = (&result, &request) {
             self.block(conn, request.clone(), since_ns);
             return;
         }
-        if let Ok(Outcome::Later(wait)) = answer {
+        if let Ok(Outcome::Later(wait)) = result {
             self.put_off(conn, wait);
             let state = self.conns.get_mut(&conn).expect("the requester is connected");
             state.phase = Phase::Later { request, since_ns };
@@ -342,16 +278,16 @@ impl Core {
             self.waiting.push(conn, is_first);
             return;
         }
-        if answer.is_err() {
+        if result.is_err() {
             self.unreserve(conn, &request);
         }
-        self.conclude(conn, answer);
+        self.conclude(conn, result);
     }
 
     /// Returns the answer. If names are short while items of a deleted list still count as names,
     /// returns a wait instead.
-    fn or_wait_for_items(&self, conn: ConnId, answer: Answer, since_ns: u64) -> Answer {
-        match (&answer, self.conns[&conn].joined) {
+    fn or_wait_for_items(&self, conn: ConnId, result: RequestResult, since_ns: u64) -> RequestResult {
+        match (&result, self.conns[&conn].joined) {
             (Err(Refusal::Limit { kind, .. }), Some(joined))
                 if kind.is_names()
                     && self.env.chores.has_items(joined.namespace)
@@ -359,7 +295,7 @@ impl Core {
             {
                 Ok(Outcome::Later(Wait::Chores))
             }
-            _ => answer,
+            _ => result,
         }
     }
 
@@ -403,10 +339,10 @@ impl Core {
     }
 
     /// Sends the response to a request.
-    fn conclude(&mut self, conn: ConnId, answer: Answer) {
+    fn conclude(&mut self, conn: ConnId, result: RequestResult) {
         let state = self.conns.get_mut(&conn).expect("the requester is connected");
         state.phase = Phase::Idle;
-        let (reply, lend) = match answer {
+        let (reply, lend) = match result {
             Ok(Outcome::Reply(reply)) => (reply, Vec::new()),
             Ok(Outcome::Lend(reply, lend, lent)) => {
                 state.phase = Phase::Lent(lent);
@@ -430,7 +366,7 @@ impl Core {
         self.env.effects.push(Effect::Send { conn, reply, lend, close: false });
     }
 
-    fn perform(&mut self, conn: ConnId, request: &Request, since_ns: u64) -> Answer {
+    fn perform(&mut self, conn: ConnId, request: &Request, since_ns: u64) -> RequestResult {
         // The client that has just reconnected may have been the last missing one.
         let gathering = self.is_gathering();
         self.env.set_gathering(gathering);
@@ -476,10 +412,9 @@ impl Core {
     }
 
     /// Performs a request that concerns the client's namespace alone.
-    fn perform_in(&mut self, Asker { conn, joined, since_ns }: Asker, request: &Request) -> Answer {
+    fn perform_in(&mut self, Asker { conn, joined, since_ns }: Asker, request: &Request) -> RequestResult {
         let namespace = self.namespaces.get_mut(&joined.namespace).expect("it has a client");
         let me = joined.number;
-        let cursor = |cursor| CursorId { number: me, cursor };
         let Namespace { context, members, bindings, streams, segments, devices, .. } = namespace;
         let parts = &mut Parts { env: &mut self.env, context, members };
         match request {
@@ -503,26 +438,14 @@ impl Core {
             Request::Rename { from, to } => bindings.rename(parts, from, to, since_ns),
             Request::Notices => Ok(parts.members.notices(me)),
             Request::Wait => Ok(parts.members.wait(parts.context, me)),
-            Request::StreamOpen { name, capacity, policy } => {
-                let ring = RingRequest { producer: me, name: name.clone(), capacity: *capacity, policy: *policy };
-                streams.stream_open(parts, bindings, conn, ring)
-            }
-            Request::Subscribe { wake: true, .. } => {
-                let why = "this version of the client library sends wake descriptors, which the daemon no longer takes";
-                Err(Refusal::Bad(why.into()))
-            }
-            Request::Subscribe { name, cursor: it, wake: false } => streams.subscribe(parts, name, cursor(*it), false),
-            Request::SubscribePollable { name, cursor: it } => streams.subscribe(parts, name, cursor(*it), true),
-            Request::Unsubscribe { stream, id, cursor: it } => {
-                Ok(streams.unsubscribe(parts, StreamId { place: *stream, id: *id }, cursor(*it)))
-            }
-            Request::WakeDescriptor { stream, subscriber: number, cursor } => {
-                let whose = CursorId { number: *number, cursor: *cursor };
-                streams.wake_descriptor(parts.members, me, *stream, whose)
-            }
-            Request::StreamDelete { name } => streams.stream_delete(parts, bindings, name),
-            Request::StreamClosed { stream, id } => {
-                Ok(streams.stream_closed(parts, me, StreamId { place: *stream, id: *id }))
+            Request::StreamOpen { .. }
+            | Request::StreamClosed { .. }
+            | Request::StreamDelete { .. }
+            | Request::Subscribe { .. }
+            | Request::SubscribePollable { .. }
+            | Request::Unsubscribe { .. }
+            | Request::WakeDescriptor { .. } => {
+                streams.perform(parts, bindings, Requester { conn, number: me }, request)
             }
             Request::ListAppend { list, cells } => {
                 bindings.list_append(parts, list, NewItems { owner: me, cells, life: LifeWord::FOREVER })
@@ -546,6 +469,43 @@ impl Core {
             | Request::Return(_)
             | Request::HandBack
             | Request::Ack => unreachable!("handled before"),
+        }
+    }
+}
+
+impl Streams {
+    /// Performs a request that concerns streams.
+    fn perform(
+        &mut self,
+        parts: &mut Parts<'_>,
+        bindings: &mut Bindings,
+        Requester { conn, number: me }: Requester,
+        request: &Request,
+    ) -> RequestResult {
+        let cursor = |cursor| CursorId { number: me, cursor };
+        match request {
+            Request::StreamOpen { name, capacity, policy } => {
+                let ring = RingRequest { producer: me, name: name.clone(), capacity: *capacity, policy: *policy };
+                self.stream_open(parts, bindings, conn, ring)
+            }
+            Request::Subscribe { wake: true, .. } => {
+                let why = "this version of the client library sends wake descriptors, which the daemon no longer takes";
+                Err(Refusal::Bad(why.into()))
+            }
+            Request::Subscribe { name, cursor: it, wake: false } => self.subscribe(parts, name, cursor(*it), false),
+            Request::SubscribePollable { name, cursor: it } => self.subscribe(parts, name, cursor(*it), true),
+            Request::Unsubscribe { stream, id, cursor: it } => {
+                Ok(self.unsubscribe(parts, StreamId { line: *stream, id: *id }, cursor(*it)))
+            }
+            Request::WakeDescriptor { stream, subscriber: number, cursor } => {
+                let whose = CursorId { number: *number, cursor: *cursor };
+                self.wake_descriptor(parts.members, me, *stream, whose)
+            }
+            Request::StreamDelete { name } => self.stream_delete(parts, bindings, name),
+            Request::StreamClosed { stream, id } => {
+                Ok(self.stream_closed(parts, me, StreamId { line: *stream, id: *id }))
+            }
+            _ => unreachable!("it concerns no stream"),
         }
     }
 }

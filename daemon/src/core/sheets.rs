@@ -1,6 +1,5 @@
 //! Sheets of a client: further cells, and the sheets that other clients map.
 
-use super::answer::{Answer, Lent, Outcome, Wait, What, Work};
 use super::context::Context;
 use super::effect::{Lending, SheetPlan};
 use super::env::Env;
@@ -9,6 +8,8 @@ use super::label::Label;
 use super::length;
 use super::members::Members;
 use super::orders::{Making, Order};
+use super::outcome::{Lent, Outcome, RequestResult, Task, Wait, Work};
+use super::parts::Parts;
 use tensorlend_layout::catalogue::{CELL_PARTS, cells_count, cells_first};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::number::ClientNo;
@@ -16,7 +17,7 @@ use tensorlend_layout::wire::{LimitKind, Refusal, Reply};
 
 impl Members {
     /// Handles a request for more cells.
-    pub fn grow_cells(&mut self, env: &mut Env, context: &Context, conn: ConnId, number: ClientNo) -> Answer {
+    pub fn grow_cells(&mut self, env: &mut Env, context: &Context, conn: ConnId, number: ClientNo) -> RequestResult {
         let client = self.me(number);
         let (uid, part, granted) = (client.uid, client.sheets.further_parts() as u8 + 1, client.sheets.granted());
         // A client may have twice as many cells as there may be names, because the client binds
@@ -35,26 +36,20 @@ impl Members {
         let first = cells_first(part) as u64;
         let plan = SheetPlan { magic: Magic::Cells, owner: number, count: count as u64, first };
         let making = vec![env.orders.sheet(&mut env.effects, Order::sheet(bytes, plan, conn), charge)];
-        Ok(Outcome::Working(Work { what: What::Cells { part }, making }))
+        Ok(Outcome::Working(Work { task: Task::Cells { part }, making }))
     }
 
     /// Completes a request for cells, after the cells have been made.
-    pub fn cells_made(
-        &mut self,
-        env: &mut Env,
-        context: &Context,
-        number: ClientNo,
-        part: u8,
-        mut work: Vec<Making>,
-    ) -> Outcome {
+    pub fn cells_made(parts: &mut Parts<'_>, number: ClientNo, part: u8, mut work: Vec<Making>) -> Outcome {
         let cells = work.remove(0).into_part();
-        env.effects.keep(cells.mem, Label::Cells { namespace: context.ledger.id(), owner: number, part });
+        let label = Label::Cells { namespace: parts.context.ledger.id(), owner: number, part };
+        parts.env.effects.keep(cells.mem, label);
         let lend = vec![(cells.mem, Lending::Write)];
-        let client = self.me(number);
+        let client = parts.members.me(number);
         client.sheets.add_cells(cells);
         tensorlend_layout::crash_point!("daemon: cells lent");
-        client.lent_ns = env.clock.now_ns();
-        let geometry = context.directory.entry(number).geometry.peek();
+        client.lent_ns = parts.env.clock.now_ns();
+        let geometry = parts.context.directory.entry(number).geometry.peek();
         Outcome::Lend(Reply::Cells { part, geometry }, lend, Lent::Cells(part))
     }
 
@@ -69,7 +64,7 @@ impl Members {
     }
 
     /// Handles a request for the cells of a client.
-    pub fn cells_of(&self, context: &Context, number: ClientNo, part: u8) -> Answer {
+    pub fn cells_of(&self, context: &Context, number: ClientNo, part: u8) -> RequestResult {
         let client = self.client(number)?;
         let missing = || Refusal::NotFound(format!("part {part} of the cells of client {number}"));
         let sheet = client.sheets.part(part).ok_or_else(missing)?;
@@ -81,7 +76,7 @@ impl Members {
     }
 
     /// Handles a request for the lease table of a client.
-    pub fn leases_of(&self, number: ClientNo) -> Answer {
+    pub fn leases_of(&self, number: ClientNo) -> RequestResult {
         let client = self.client(number)?;
         let missing = || Refusal::NotFound(format!("lease table of client {number}: it is gone"));
         // A member's leases count only after the member has acknowledged its lease table: see

@@ -1,7 +1,6 @@
 //! Streams. Each stream has one producer with a ring, and any number of subscribers.
 
 use super::account::{Charge, Kind};
-use super::answer::{Answer, Lent, Outcome, RingRequest, Wait, What, Work};
 use super::bindings::Bindings;
 use super::client::Client;
 use super::context::Context;
@@ -13,15 +12,16 @@ use super::length;
 use super::members::Members;
 use super::names::live_owner_word;
 use super::orders::{Making, Order, Part};
+use super::outcome::{Lent, Outcome, RequestResult, RingRequest, Task, Wait, Work};
 use super::parts::Parts;
 use super::tables::Table;
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::offset_of;
-use tensorlend_layout::directory::SUBSCRIBERS;
+use tensorlend_layout::directory::{FoundName, SUBSCRIBERS, StreamEntry};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::leases::CURSORS;
 use tensorlend_layout::name::{self, stream_key};
-use tensorlend_layout::number::{ClientNo, CursorNo, StreamLine};
+use tensorlend_layout::number::{ClientNo, CursorNo, EntryNo, StreamLine};
 use tensorlend_layout::stream::{CAPACITY_MAX, RingEntry, StreamRing};
 use tensorlend_layout::wire::{LimitKind, Policy, Refusal, Reply};
 use tensorlend_layout::word::{Cell, SubscriberWord};
@@ -29,7 +29,7 @@ use tensorlend_layout::word::{Cell, SubscriberWord};
 /// A stream: its index in the directory, and the id that tells it from former streams there.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamId {
-    pub place: StreamLine,
+    pub line: StreamLine,
     pub id: u64,
 }
 
@@ -66,14 +66,9 @@ struct Stream {
 impl Stream {
     /// Removes the subscribers for which `leaves` returns true. The producer reads the list again
     /// after a change of its version.
-    fn drop_subscribers(
-        &mut self,
-        entry: &tensorlend_layout::directory::StreamEntry,
-        env: &mut Env,
-        leaves: impl Fn(&Subscriber) -> bool,
-    ) {
-        for (at, place) in self.subscribers.iter_mut().enumerate() {
-            if let Some(subscriber) = place.take_if(|s| leaves(s)) {
+    fn drop_subscribers(&mut self, entry: &StreamEntry, env: &mut Env, leaves: impl Fn(&Subscriber) -> bool) {
+        for (at, slot) in self.subscribers.iter_mut().enumerate() {
+            if let Some(subscriber) = slot.take_if(|s| leaves(s)) {
                 entry.subscribers[at].set(0);
                 if let Some((wake, charge)) = subscriber.wake {
                     env.end_wake(wake, charge);
@@ -86,6 +81,44 @@ impl Stream {
             self.subscribers.pop();
         }
         entry.subscribers_count.set(self.subscribers.len() as u64);
+    }
+
+    /// Returns the index of a free subscriber of the stream.
+    fn free_subscriber(&self) -> Result<usize, Refusal> {
+        let at = self.subscribers.iter().position(Option::is_none).unwrap_or(self.subscribers.len());
+        if at == SUBSCRIBERS {
+            let why = format!(
+                "stream {:?} has {SUBSCRIBERS} subscribers, the most that a stream may have: close one",
+                self.name
+            );
+            return Err(Refusal::Bad(why));
+        }
+        Ok(at)
+    }
+
+    /// Adds a subscriber of this epoch at a free index, and lists it for the producer.
+    fn add_subscriber(&mut self, entry: &StreamEntry, at: usize, epoch: u32, subscriber: Subscriber) {
+        let Subscriber { number, cursor, ref wake } = subscriber;
+        entry.subscribers[at].set(SubscriberWord::new(number, cursor, epoch, wake.is_some()).0);
+        if at == self.subscribers.len() {
+            self.subscribers.push(None);
+        }
+        self.subscribers[at] = Some(subscriber);
+        entry.subscribers_count.set(self.subscribers.len() as u64);
+        tensorlend_layout::crash_point!("daemon: subscriber written");
+        entry.subscribers_version.add(1);
+    }
+
+    /// Returns the response for the producer or a subscriber.
+    fn reply(&self, stream: StreamLine, name: FoundName) -> Reply {
+        Reply::Stream {
+            stream,
+            id: self.id,
+            entry: name.entry,
+            owner_word: name.owner_word.0,
+            capacity: self.capacity,
+            policy: self.policy,
+        }
     }
 
     /// Returns true if the producer reports that the stream is closed.
@@ -124,7 +157,7 @@ const ENTRY_WORDS: usize = size_of::<RingEntry>() / size_of::<u64>();
 pub struct Streams {
     by_name: BTreeMap<String, StreamLine>,
     table: BTreeMap<StreamLine, Stream>,
-    places: Vec<StreamLine>,
+    free_lines: Vec<StreamLine>,
     ids: u64,
     /// Streams without a producer and subscribers: start of the idle time, id, and entry of each.
     idle: BTreeSet<(u64, u64, StreamLine)>,
@@ -138,7 +171,7 @@ impl Streams {
         Self {
             by_name: BTreeMap::new(),
             table: BTreeMap::new(),
-            places: (0..max).rev().map(StreamLine::new).collect(),
+            free_lines: (0..max).rev().map(StreamLine::new).collect(),
             ids: 0,
             idle: BTreeSet::new(),
             armed_ns: None,
@@ -150,44 +183,48 @@ impl Streams {
     /// # Panics
     /// Panics if the data is inconsistent.
     pub fn check(&self, context: &Context) {
-        let lines = &context.directory.streams;
+        let stream_entries = &context.directory.streams;
         assert_eq!(self.by_name.len(), self.table.len(), "each stream has a name");
-        assert_eq!(self.table.len() + self.places.len(), lines.len(), "each line is free or a stream's");
-        for (name, place) in &self.by_name {
-            let stream = &self.table[place];
+        assert_eq!(self.table.len() + self.free_lines.len(), stream_entries.len(), "each line is free or a stream's");
+        for (name, line) in &self.by_name {
+            let stream = &self.table[line];
             assert_eq!(stream.name, *name);
-            let line = &lines[place.index()];
-            assert_eq!(line.id.peek(), stream.id, "the line of stream {name:?}");
-            assert_eq!(line.subscribers_count.peek(), stream.subscribers.len() as u64, "subscribers of {name:?}");
+            let stream_entry = &stream_entries[line.index()];
+            assert_eq!(stream_entry.id.peek(), stream.id, "the line of stream {name:?}");
+            assert_eq!(
+                stream_entry.subscribers_count.peek(),
+                stream.subscribers.len() as u64,
+                "subscribers of {name:?}"
+            );
             assert!(stream.id <= self.ids, "ids are counted up");
-            let idle = stream.idle_since_ns.map(|since| (since, stream.id, *place));
+            let idle = stream.idle_since_ns.map(|since| (since, stream.id, *line));
             assert!(idle.is_none_or(|idle| self.idle.contains(&idle)), "stream {name:?} is idle");
         }
         let idle = self.table.values().filter(|stream| stream.idle_since_ns.is_some()).count();
         assert_eq!(self.idle.len(), idle, "no other stream is idle");
-        for place in &self.places {
-            assert_eq!(lines[place.index()].id.peek(), 0, "line {place} is free");
+        for line in &self.free_lines {
+            assert_eq!(stream_entries[line.index()].id.peek(), 0, "line {line} is free");
         }
     }
 
     /// Removes one epoch of a stream from the tables.
-    fn take_out(&mut self, place: StreamLine) -> Stream {
-        let stream = self.table.remove(&place).expect("it is there");
+    fn take_out(&mut self, line: StreamLine) -> Stream {
+        let stream = self.table.remove(&line).expect("it is there");
         self.by_name.remove(&stream.name);
         if let Some(since) = stream.idle_since_ns {
-            self.idle.remove(&(since, stream.id, place));
+            self.idle.remove(&(since, stream.id, line));
         }
         stream
     }
 
     /// Returns the clients that subscribe to a stream, once for each subscription.
-    pub fn subscribers(&self, place: StreamLine) -> impl Iterator<Item = ClientNo> + '_ {
-        self.table.get(&place).into_iter().flat_map(|s| s.subscribers.iter().flatten()).map(|s| s.number)
+    pub fn subscribers(&self, line: StreamLine) -> impl Iterator<Item = ClientNo> + '_ {
+        self.table.get(&line).into_iter().flat_map(|s| s.subscribers.iter().flatten()).map(|s| s.number)
     }
 
     /// Returns a stream's name.
-    pub fn name(&self, place: StreamLine) -> &str {
-        self.table.get(&place).map_or("", |stream| &stream.name)
+    pub fn name(&self, line: StreamLine) -> &str {
+        self.table.get(&line).map_or("", |stream| &stream.name)
     }
 
     /// Returns the producer of each stream.
@@ -201,8 +238,8 @@ impl Streams {
     }
 
     /// Records that the producer has mapped a ring. Returns the memory to seal.
-    pub fn acknowledged(&mut self, place: StreamLine, id: u64) -> Option<MemId> {
-        let stream = self.table.get_mut(&place).filter(|s| s.id == id)?;
+    pub fn acknowledged(&mut self, line: StreamLine, id: u64) -> Option<MemId> {
+        let stream = self.table.get_mut(&line).filter(|s| s.id == id)?;
         stream.ring.acked = true;
         Some(stream.ring.mem)
     }
@@ -231,16 +268,16 @@ impl Streams {
     }
 
     /// Returns the entry and id of a producer's first stream from this entry on.
-    pub fn of_producer_from(&self, producer: ClientNo, place: StreamLine) -> Option<(StreamLine, u64)> {
-        let mut streams = self.table.range(place..);
-        streams.find_map(|(&place, stream)| (stream.producer == producer).then_some((place, stream.id)))
+    pub fn of_producer_from(&self, producer: ClientNo, line: StreamLine) -> Option<(StreamLine, u64)> {
+        let mut streams = self.table.range(line..);
+        streams.find_map(|(&line, stream)| (stream.producer == producer).then_some((line, stream.id)))
     }
 
     /// Searches a ring for a value, from this entry on. Returns the number of the entry after the
     /// value's entry, and the value. Returns the ring's length and `None` if the search finds no
     /// value.
-    pub fn value_from(&self, place: StreamLine, entry: usize) -> (usize, Option<Cell>) {
-        let Some(stream) = self.table.get(&place) else { return (entry, None) };
+    pub fn value_from(&self, line: StreamLine, entry: usize) -> (usize, Option<Cell>) {
+        let Some(stream) = self.table.get(&line) else { return (entry, None) };
         match stream.find_value(entry) {
             Some((at, value)) => (at + 1, Some(value)),
             None => (entry.max(stream.capacity as usize), None),
@@ -256,13 +293,13 @@ impl Streams {
         bindings: &mut Bindings,
         conn: ConnId,
         ring: RingRequest,
-    ) -> Answer {
+    ) -> RequestResult {
         let RingRequest { producer: number, ref name, capacity, .. } = ring;
         name::check(name)?;
         if !(1..=CAPACITY_MAX).contains(&capacity) {
             return Err(Refusal::Bad(format!("a stream holds 1 to {CAPACITY_MAX} messages, not {capacity}")));
         }
-        self.stream_place(parts, bindings, number, name)?;
+        self.line_for(parts, bindings, number, name)?;
         if !bindings.names_ready(parts, 1, &stream_key(name)) {
             return Ok(Outcome::Later(Wait::Names));
         }
@@ -271,12 +308,12 @@ impl Streams {
         let charge = parts.env.accounts.charge_sheet(parts.members.me(number).uid, parts.context.ledger.id(), bytes)?;
         let plan = SheetPlan { magic: Magic::Stream, owner: number, count: capacity.into(), first: 0 };
         let making = vec![parts.env.orders.sheet(&mut parts.env.effects, Order::sheet(bytes, plan, conn), charge)];
-        Ok(Outcome::Working(Work { what: What::Ring(RingRequest { capacity, ..ring }), making }))
+        Ok(Outcome::Working(Work { task: Task::Ring(RingRequest { capacity, ..ring }), making }))
     }
 
     /// Returns the stream's entry. Returns `None` if the stream is new and a free entry exists.
     /// Retires idle streams to make room.
-    fn stream_place(
+    fn line_for(
         &mut self,
         parts: &mut Parts<'_>,
         bindings: &mut Bindings,
@@ -285,8 +322,8 @@ impl Streams {
     ) -> Result<Option<StreamLine>, Refusal> {
         let uid = parts.members.me(number).uid;
         let known = self.by_name.get(name).copied();
-        if let Some(place) = known {
-            let stream = &self.table[&place];
+        if let Some(line) = known {
+            let stream = &self.table[&line];
             if stream.producer != number && Self::is_produced(parts.members, stream) {
                 return Err(Refusal::StreamTaken(name.into()));
             }
@@ -307,7 +344,7 @@ impl Streams {
         if known.is_some() {
             return Ok(known);
         }
-        while self.places.is_empty() {
+        while self.free_lines.is_empty() {
             if !self.retire_oldest(parts, bindings, Some(uid)) && !self.retire_oldest(parts, bindings, None) {
                 return Err(parts.context.ledger.limit(
                     LimitKind::Streams,
@@ -332,68 +369,70 @@ impl Streams {
         bindings: &mut Bindings,
         RingRequest { producer: number, name, capacity, policy }: RingRequest,
         mut work: Vec<Making>,
-    ) -> Answer {
+    ) -> RequestResult {
         let making = work.remove(0);
-        let placed = self.stream_place(parts, bindings, number, &name).and_then(|place| {
-            let key = stream_key(&name);
-            if super::names::find(&parts.context.directory, &key).is_none() {
-                bindings.check_room(parts.context, parts.members, 1)?;
-            }
-            let entry = bindings.place(parts.context, parts.members, parts.members.uid_of(number), &key)?;
-            Ok((place, entry))
-        });
-        let (place, entry) = match placed {
-            Ok(placed) => placed,
+        let (known, name_entry) = match self.line_and_name_for(parts, bindings, number, &name) {
+            Ok(found) => found,
             Err(refusal) => {
                 parts.env.abandon(making);
                 return Err(refusal);
             }
         };
-        let place = match place {
-            Some(place) => {
-                let before = self.stream_clear(parts, place);
+        let line = match known {
+            Some(line) => {
+                let before = self.stream_clear(parts, line);
                 Self::after_stream(parts, bindings, before);
-                place
+                line
             }
-            None => self.places.pop().expect("stream_place saw one"),
+            None => self.free_lines.pop().expect("line_for saw one"),
         };
         self.ids += 1;
         let id = self.ids;
-        let line = &parts.context.directory.streams[place.index()];
-        line.catalogue.put(number.into());
-        line.capacity.put(capacity.into());
-        line.policy.put(policy as u64);
-        line.id.set(id);
+        let stream_entry = &parts.context.directory.streams[line.index()];
+        stream_entry.catalogue.put(number.into());
+        stream_entry.capacity.put(capacity.into());
+        stream_entry.policy.put(policy as u64);
+        stream_entry.id.set(id);
         tensorlend_layout::crash_point!("daemon: stream written");
-        let owner_word = bindings.set(parts.context, entry, number, place.get());
+        let owner_word = bindings.set(parts.context, name_entry, number, line.get());
         tensorlend_layout::crash_point!("daemon: stream listed");
         let lend = vec![(making.mem, Lending::Write)];
         let ring = making.into_part();
-        parts.env.effects.keep(ring.mem, Label::Ring { namespace: parts.context.ledger.id(), place, id });
-        let stream = Stream {
-            name: name.clone(),
-            id,
-            producer: number,
-            ring,
-            capacity,
-            policy,
-            subscribers: Vec::new(),
-            idle_since_ns: None,
-        };
-        self.table.insert(place, stream);
-        self.by_name.insert(name, place);
+        parts.env.effects.keep(ring.mem, Label::Ring { namespace: parts.context.ledger.id(), line, id });
+        let (subscribers, idle_since_ns) = (Vec::new(), None);
+        let stream =
+            Stream { name: name.clone(), id, producer: number, ring, capacity, policy, subscribers, idle_since_ns };
+        let reply = stream.reply(line, FoundName { entry: name_entry, owner_word });
+        self.table.insert(line, stream);
+        self.by_name.insert(name, line);
         parts.members.me(number).lent_ns = parts.env.clock.now_ns();
         parts.context.directory.announce(u64::MAX);
-        let reply = Reply::Stream { stream: place, id, entry, owner_word: owner_word.0, capacity, policy };
-        Ok(Outcome::Lend(reply, lend, Lent::Ring(place, id)))
+        Ok(Outcome::Lend(reply, lend, Lent::Ring(line, id)))
+    }
+
+    /// Returns the stream's line like [`Streams::line_for`], and the entry of its name.
+    fn line_and_name_for(
+        &mut self,
+        parts: &mut Parts<'_>,
+        bindings: &mut Bindings,
+        producer: ClientNo,
+        name: &str,
+    ) -> Result<(Option<StreamLine>, EntryNo), Refusal> {
+        let known = self.line_for(parts, bindings, producer, name)?;
+        let key = stream_key(name);
+        if super::names::find(&parts.context.directory, &key).is_none() {
+            bindings.check_room(parts.context, parts.members, 1)?;
+        }
+        let entry = bindings.place(parts.context, parts.members, parts.members.uid_of(producer), &key)?;
+        Ok((known, entry))
     }
 
     /// Ends one epoch of a stream. The stream's entry and name stay. Returns the stream's producer.
-    fn stream_clear(&mut self, parts: &mut Parts<'_>, place: StreamLine) -> ClientNo {
-        let mut stream = self.take_out(place);
-        let line = &parts.context.directory.streams[place.index()];
-        line.id.set(0);
-        stream.drop_subscribers(line, parts.env, |_| true);
+    fn stream_clear(&mut self, parts: &mut Parts<'_>, line: StreamLine) -> ClientNo {
+        let mut stream = self.take_out(line);
+        let stream_entry = &parts.context.directory.streams[line.index()];
+        stream_entry.id.set(0);
+        stream.drop_subscribers(stream_entry, parts.env, |_| true);
         parts.members.forget_loud(parts.env, parts.context, stream.producer, stream.ring.mem);
         let producer = parts.members.get(stream.producer).filter(|c| !c.is_frozen());
         match producer.map(|client| client.former_writer(stream.producer)) {
@@ -410,12 +449,12 @@ impl Streams {
     }
 
     /// Handles a request to subscribe. `pollable` requests a wake pair.
-    pub fn subscribe(&mut self, parts: &mut Parts<'_>, name: &str, cursor: CursorId, pollable: bool) -> Answer {
-        let answer = self.list_subscriber(parts, name, cursor, pollable);
-        if let Some(&place) = self.by_name.get(name) {
-            self.update_idle_time(parts.env, parts.members, place);
+    pub fn subscribe(&mut self, parts: &mut Parts<'_>, name: &str, cursor: CursorId, pollable: bool) -> RequestResult {
+        let result = self.list_subscriber(parts, name, cursor, pollable);
+        if let Some(&line) = self.by_name.get(name) {
+            self.update_idle_time(parts.env, parts.members, line);
         }
-        answer
+        result
     }
 
     fn list_subscriber(
@@ -424,99 +463,93 @@ impl Streams {
         name: &str,
         CursorId { number, cursor }: CursorId,
         pollable: bool,
-    ) -> Answer {
+    ) -> RequestResult {
         name::check(name)?;
         if usize::from(cursor) >= CURSORS {
             return Err(Refusal::Bad(format!("subscription {cursor} is impossible: a client has at most {CURSORS}")));
         }
         let missing = || Refusal::NotFound(format!("stream {name:?}"));
-        let place = *self.by_name.get(name).ok_or_else(missing)?;
+        let line = *self.by_name.get(name).ok_or_else(missing)?;
         let found = live_owner_word(&parts.context.directory, &stream_key(name)).ok_or_else(missing)?;
-        let (epoch, uid) = (parts.members[number].member.epoch(), parts.members[number].uid);
-        let line = &parts.context.directory.streams[place.index()];
-        let stream = self.table.get_mut(&place).expect("a name leads to a stream");
+        let uid = parts.members[number].uid;
+        let stream_entry = &parts.context.directory.streams[line.index()];
+        let stream = self.table.get_mut(&line).expect("a name leads to a stream");
         if !stream.ring.acked {
             let live = parts.members.get(stream.producer).is_some_and(Client::is_live);
             return if live { Ok(Outcome::Later(Wait::ack(stream.producer))) } else { Err(missing()) };
         }
-        stream.drop_subscribers(line, parts.env, |s| (s.number, s.cursor) == (number, cursor));
-        let subscribers = self.subscribers(place).map(|number| parts.members.uid_of(number));
-        parts.context.ledger.check_subscriber_share(self.name(place), uid, subscribers)?;
-        let stream = self.table.get_mut(&place).expect("seen above");
-        let at = stream.subscribers.iter().position(Option::is_none).unwrap_or(stream.subscribers.len());
-        if at == SUBSCRIBERS {
-            let why =
-                format!("stream {name:?} has {SUBSCRIBERS} subscribers, the most that a stream may have: close one");
-            return Err(Refusal::Bad(why));
-        }
-        let charge = pollable
-            .then(|| parts.env.accounts.charge(Some(uid), parts.context.ledger.id(), Kind::Wake, 0))
-            .transpose()?;
-        let wake = charge.map(|charge| (parts.env.make_wake(uid), charge));
-        if at == stream.subscribers.len() {
-            stream.subscribers.push(None);
-        }
+        stream.drop_subscribers(stream_entry, parts.env, |s| (s.number, s.cursor) == (number, cursor));
+        let subscribers = self.subscribers(line).map(|number| parts.members.uid_of(number));
+        parts.context.ledger.check_subscriber_share(self.name(line), uid, subscribers)?;
+        let stream = self.table.get_mut(&line).expect("seen above");
+        let at = stream.free_subscriber()?;
+        let wake =
+            if pollable { Some(Self::charge_wake(parts, stream.id, CursorId { number, cursor })?) } else { None };
+        let mut lend = vec![(stream.ring.mem, Lending::Read)];
         if let Some((wake, _)) = wake {
-            parts.env.effects.keep(
-                wake,
-                Label::Wake { namespace: parts.context.ledger.id(), id: stream.id, client: number, cursor },
-            );
-        }
-        line.subscribers[at].set(SubscriberWord::new(number, cursor, epoch, wake.is_some()).0);
-        stream.subscribers[at] = Some(Subscriber { number, cursor, wake });
-        line.subscribers_count.set(stream.subscribers.len() as u64);
-        tensorlend_layout::crash_point!("daemon: subscriber written");
-        line.subscribers_version.add(1);
-        let reply = Reply::Stream {
-            stream: place,
-            id: stream.id,
-            entry: found.entry,
-            owner_word: found.owner_word.0,
-            capacity: stream.capacity,
-            policy: stream.policy,
-        };
-        let (producer, mut lend) = (stream.producer, vec![(stream.ring.mem, Lending::Read)]);
-        if let Some((wake, _)) = stream.subscribers[at].as_ref().and_then(|it| it.wake.as_ref()) {
-            lend.push((*wake, Lending::Woken));
+            lend.push((wake, Lending::Woken));
             if parts.env.settings.is_user_mode() {
                 // Without an fd store, the subscriber hands this end to the next daemon.
-                lend.push((*wake, Lending::Wake));
+                lend.push((wake, Lending::Wake));
             }
         }
+        let stream_entry = &parts.context.directory.streams[line.index()];
+        let epoch = parts.members[number].member.epoch();
+        stream.add_subscriber(stream_entry, at, epoch, Subscriber { number, cursor, wake });
+        let (producer, reply) = (stream.producer, stream.reply(line, found));
         parts.members.show(parts.context, producer, number);
         Ok(Outcome::Lend(reply, lend, Lent::Nothing))
+    }
+
+    /// Charges a subscriber's wake pair, and orders it.
+    fn charge_wake(
+        parts: &mut Parts<'_>,
+        id: u64,
+        CursorId { number: client, cursor }: CursorId,
+    ) -> Result<(MemId, Charge), Refusal> {
+        let (uid, namespace) = (parts.members[client].uid, parts.context.ledger.id());
+        let charge = parts.env.accounts.charge(Some(uid), namespace, Kind::Wake, 0)?;
+        let wake = parts.env.make_wake(uid);
+        parts.env.effects.keep(wake, Label::Wake { namespace, id, client, cursor });
+        Ok((wake, charge))
     }
 
     /// Handles a request to end a subscription.
     pub fn unsubscribe(
         &mut self,
         parts: &mut Parts<'_>,
-        StreamId { place, id }: StreamId,
+        StreamId { line, id }: StreamId,
         CursorId { number, cursor }: CursorId,
     ) -> Outcome {
-        if let Some(stream) = self.table.get_mut(&place).filter(|s| s.id == id) {
-            let line = &parts.context.directory.streams[place.index()];
-            stream.drop_subscribers(line, parts.env, |s| (s.number, s.cursor) == (number, cursor));
-            self.update_idle_time(parts.env, parts.members, place);
+        if let Some(stream) = self.table.get_mut(&line).filter(|s| s.id == id) {
+            let stream_entry = &parts.context.directory.streams[line.index()];
+            stream.drop_subscribers(stream_entry, parts.env, |s| (s.number, s.cursor) == (number, cursor));
+            self.update_idle_time(parts.env, parts.members, line);
         }
         Outcome::Reply(Reply::Done)
     }
 
     /// Ends all subscriptions of a client.
     pub fn unsubscribe_all(&mut self, env: &mut Env, context: &Context, number: ClientNo) {
-        for (&place, stream) in &mut self.table {
-            let line = &context.directory.streams[place.index()];
+        for (&line, stream) in &mut self.table {
+            let stream_entry = &context.directory.streams[line.index()];
             if stream.subscribers.iter().flatten().any(|s| s.number == number) {
-                stream.drop_subscribers(line, env, |s| s.number == number);
+                stream.drop_subscribers(stream_entry, env, |s| s.number == number);
             }
         }
     }
 
     /// Handles a producer's request for a subscriber's wake descriptor.
-    pub fn wake_descriptor(&self, members: &Members, producer: ClientNo, place: StreamLine, whose: CursorId) -> Answer {
-        let stream = self.table.get(&place).filter(|s| s.producer == producer);
+    pub fn wake_descriptor(
+        &self,
+        members: &Members,
+        producer: ClientNo,
+        line: StreamLine,
+        whose: CursorId,
+    ) -> RequestResult {
+        let stream = self.table.get(&line).filter(|s| s.producer == producer);
         let Some(stream) = stream else {
-            return Err(Refusal::NotFound(format!("stream number {place} of this producer")));
+            return Err(Refusal::NotFound(format!("stream number {line} of this producer")));
         };
         let is_its = |s: &&Subscriber| (s.number, s.cursor) == (whose.number, whose.cursor);
         let subscriber = stream.subscribers.iter().flatten().find(is_its);
@@ -529,35 +562,35 @@ impl Streams {
     }
 
     /// Handles a request to remove a stream.
-    pub fn stream_delete(&mut self, parts: &mut Parts<'_>, bindings: &mut Bindings, name: &str) -> Answer {
+    pub fn stream_delete(&mut self, parts: &mut Parts<'_>, bindings: &mut Bindings, name: &str) -> RequestResult {
         name::check(name)?;
-        let Some(&place) = self.by_name.get(name) else {
+        let Some(&line) = self.by_name.get(name) else {
             return Ok(Outcome::Reply(Reply::Deleted { existed: false }));
         };
-        self.stream_remove(parts, bindings, place);
+        self.stream_remove(parts, bindings, line);
         Ok(Outcome::Reply(Reply::Deleted { existed: true }))
     }
 
     /// Ends a stream, its name and its entry.
-    fn stream_remove(&mut self, parts: &mut Parts<'_>, bindings: &mut Bindings, place: StreamLine) {
+    fn stream_remove(&mut self, parts: &mut Parts<'_>, bindings: &mut Bindings, line: StreamLine) {
         // The name ends first. A daemon that stops here leaves an entry without a name, and the
         // next daemon clears that entry.
-        if let Some(found) = live_owner_word(&parts.context.directory, &stream_key(&self.table[&place].name)) {
-            bindings.bury(parts.context, found.entry);
+        if let Some(found) = live_owner_word(&parts.context.directory, &stream_key(&self.table[&line].name)) {
+            bindings.set_tombstone(parts.context, found.entry);
         }
         tensorlend_layout::crash_point!("daemon: stream buried");
-        let producer = self.stream_clear(parts, place);
+        let producer = self.stream_clear(parts, line);
         tensorlend_layout::crash_point!("daemon: stream cleared");
-        self.places.push(place);
+        self.free_lines.push(line);
         Self::after_stream(parts, bindings, producer);
         parts.context.directory.announce(u64::MAX);
     }
 
     /// Releases all streams, at the end of the daemon.
     pub fn streams_dissolve(&mut self, parts: &mut Parts<'_>) {
-        let places: Vec<StreamLine> = self.table.keys().copied().collect();
-        for place in places {
-            self.stream_clear(parts, place);
+        let lines: Vec<StreamLine> = self.table.keys().copied().collect();
+        for line in lines {
+            self.stream_clear(parts, line);
         }
     }
 }

@@ -5,11 +5,11 @@
 //! before and after D read the record. Owner P fences between its exchange of the cell and the
 //! slot's next use, when P reads the lease tables.
 
-use super::answer::{Answer, Outcome};
 use super::bindings::Bindings;
 use super::client::{Client, Residence};
 use super::context::Context;
 use super::members::Members;
+use super::outcome::{Outcome, RequestResult};
 use tensorlend_layout::dataset::MEMBERS_MAX;
 use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::name::KeyKind;
@@ -25,7 +25,7 @@ const RECORDS_MAX: usize = 4096;
 
 impl Members {
     /// Handles a request for the contents of names.
-    pub fn values_of(&self, context: &Context, bindings: &Bindings, names: &[NameAt]) -> Answer {
+    pub fn values_of(&self, context: &Context, bindings: &Bindings, names: &[NameAt]) -> RequestResult {
         if names.len() > VALUES_MAX {
             let why = format!("a request is for the contents of at most {VALUES_MAX} names, not {}", names.len());
             return Err(Refusal::Bad(why));

@@ -38,6 +38,18 @@ pub fn size(bytes: u64) -> io::Result<usize> {
     usize::try_from(bytes).map_err(io::Error::other)
 }
 
+/// A range of a sheet that the daemon has mapped writable.
+pub struct SheetRange<'a> {
+    /// The sheet's descriptor.
+    pub fd: BorrowedFd<'a>,
+    /// The mapped sheet.
+    pub sheet: &'a View,
+    /// Offset of the range.
+    pub at: u64,
+    /// Length of the range in bytes.
+    pub bytes: u64,
+}
+
 impl Backing {
     /// Requests the kind of pages for a sheet, before any of its pages exists.
     pub fn ask(self, sheet: &View) {
@@ -48,15 +60,12 @@ impl Backing {
         }
     }
 
-    /// Allocates the pages in a part of a sheet that the daemon has mapped writable.
+    /// Allocates the pages of a range of a sheet.
     pub fn allocate(
         self,
-        fd: BorrowedFd<'_>,
-        sheet: &View,
-        at: u64,
-        bytes: u64,
+        SheetRange { fd, sheet, at, bytes }: SheetRange<'_>,
         claim: Claim,
-        go_on: &dyn Fn() -> bool,
+        may_continue: &dyn Fn() -> bool,
     ) -> io::Result<()> {
         make_room(bytes, claim)?;
         // The mapping is populated first, because only a mapping can request huge pages. The file
@@ -66,31 +75,37 @@ impl Backing {
         {
             tracing::debug!("a mapping's pages were not to be had: {error}");
         }
-        memfd::allocate(fd, at, bytes, go_on)?;
+        memfd::allocate(fd, at, bytes, may_continue)?;
         // The kernel zeroes the pages now, and not at the first store.
         map::populate(sheet, at, bytes)
     }
 
     /// Allocates and zeroes the pages of a new sheet, into which nothing has been written.
-    pub fn allocate_new(self, fd: &OwnedFd, bytes: u64, claim: Claim, go_on: &dyn Fn() -> bool) -> io::Result<()> {
+    pub fn allocate_new(
+        self,
+        fd: &OwnedFd,
+        bytes: u64,
+        claim: Claim,
+        may_continue: &dyn Fn() -> bool,
+    ) -> io::Result<()> {
         if self.pages == Pages::Advised {
             let sheet = map::sheet(fd, size(bytes)?, Access::Write)?;
             self.ask(&sheet);
-            return self.allocate(fd.as_fd(), &sheet, 0, bytes, claim, go_on);
+            return self.allocate(SheetRange { fd: fd.as_fd(), sheet: &sheet, at: 0, bytes }, claim, may_continue);
         }
         make_room(bytes, claim)?;
-        memfd::allocate(fd.as_fd(), 0, bytes, go_on)?;
+        memfd::allocate(fd.as_fd(), 0, bytes, may_continue)?;
         // A write zeroes the pages faster than the faults of a mapping, which the daemon soon unmaps.
-        Ok(memfd::zero(fd.as_fd(), bytes, go_on)?)
+        Ok(memfd::zero(fd.as_fd(), bytes, may_continue)?)
     }
 
     /// Creates a segment of zeroed bytes. Allocates all its pages if the daemon pays for them, or if
     /// they are reserved huge pages, which the kernel charges to no memory cgroup.
-    pub fn make(self, bytes: u64, payer: Payer, go_on: &dyn Fn() -> bool) -> io::Result<OwnedFd> {
+    pub fn make(self, bytes: u64, payer: Payer, may_continue: &dyn Fn() -> bool) -> io::Result<OwnedFd> {
         if let Pages::Reserved(page) = self.pages
             && bytes.is_multiple_of(page.bytes())
         {
-            match self.make_reserved(bytes, page, go_on) {
+            match self.make_reserved(bytes, page, may_continue) {
                 Err(error) if Errno::from_io_error(&error) != Some(Errno::CANCELED) => warn_once(bytes, &error),
                 made => return made,
             }
@@ -110,9 +125,9 @@ impl Backing {
                 tracing::debug!("huge pages were not to be had: {error}");
             }
         }
-        memfd::allocate(fd.as_fd(), 0, bytes, go_on)?;
+        memfd::allocate(fd.as_fd(), 0, bytes, may_continue)?;
         if self.pages != Pages::Advised {
-            memfd::zero(fd.as_fd(), bytes, go_on)?;
+            memfd::zero(fd.as_fd(), bytes, may_continue)?;
         }
         Ok(fd)
     }
@@ -131,12 +146,12 @@ impl Backing {
         Ok(fd)
     }
 
-    fn make_reserved(self, bytes: u64, page: HugePage, go_on: &dyn Fn() -> bool) -> io::Result<OwnedFd> {
+    fn make_reserved(self, bytes: u64, page: HugePage, may_continue: &dyn Fn() -> bool) -> io::Result<OwnedFd> {
         let fd = memfd::create_huge(NAME, bytes, page)?;
         if self.numa != Numa::Local {
             numa::place(&map::segment(&fd, bytes as usize, Access::Write, false)?, self.numa)?;
         }
-        memfd::allocate(fd.as_fd(), 0, bytes, go_on)?;
+        memfd::allocate(fd.as_fd(), 0, bytes, may_continue)?;
         Ok(fd)
     }
 }

@@ -10,7 +10,7 @@ use crate::core::settings::{
 };
 use nix::unistd::{Group, User};
 use rustix::process::{Resource, Rlimit};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -63,43 +63,14 @@ pub fn settings(config: &Config, mode: Mode) -> Result<Settings, ConfigError> {
 /// its fd store.
 pub fn settings_and_unknown(config: &Config, mode: Mode) -> Result<(Settings, Vec<String>), ConfigError> {
     config.check()?;
-    let mut unknown = Vec::new();
+    let Rights { namespaces, observers, unknown } = Rights::of(config);
     let clients_pay = clients_pay(config);
     let pool = config.pool.bytes_max.map_or_else(|| pool_default(clients_pay), |b| b.0);
     let sheets = config.pool.sheet_bytes_max.map_or_else(|| sheets_default(pool, clients_pay), |b| b.0);
     let private = limits(&config.namespace_default, &LimitsConfig::default());
-    let mut namespaces = std::collections::BTreeMap::new();
-    for (name, namespace) in &config.namespace {
-        let mut principals = |key: &str, list: &[String]| -> Vec<Principal> {
-            let found = list.iter().map(|who| principal(who).map_err(|why| format!("namespace.{name}.{key}: {why}")));
-            found.filter_map(|it| it.map_err(|why| unknown.push(why)).ok()).collect()
-        };
-        let rule = NamespaceRule {
-            readers: principals("readers", &namespace.readers),
-            writers: principals("writers", &namespace.writers),
-            limits: limits(&namespace.limits(), &config.namespace_default),
-        };
-        namespaces.insert(name.clone(), rule);
-    }
-    let found = config.observers.iter().map(|who| principal(who).map_err(|why| format!("observers: {why}")));
-    let observers = found.filter_map(|it| it.map_err(|why| unknown.push(why)).ok()).collect();
-    let segment = match config.pool.bytes_max {
-        Some(Bytes(most)) if config.pool.segment_bytes.0 > most => {
-            let text = format!("pool.segment_bytes is {}, and pool.bytes_max only {most}", config.pool.segment_bytes.0);
-            return Err(ConfigError::Value(text));
-        }
-        // On a small machine the default segment may be larger than the pool, so the pool limits
-        // the segment.
-        _ => config.pool.segment_bytes.0.min(pool / 4096 * 4096),
-    };
-    let places = namespaces.iter().map(|(name, rule)| (format!("namespace.{name}"), &rule.limits));
-    for (place, limits) in places.chain([("namespace_default".into(), &private)]) {
-        let needed = crate::core::sheet_bytes_min(limits);
-        if needed > sheets {
-            let text = format!("pool.sheet_bytes_max is {sheets}, but one client of {place} needs {needed}");
-            return Err(ConfigError::Value(text));
-        }
-    }
+    let segment = segment_bytes(config, pool)?;
+    let sections = namespaces.iter().map(|(name, rule)| (format!("namespace.{name}"), &rule.limits));
+    check_sheets(sections.chain([("namespace_default".into(), &private)]), sheets)?;
     let settings = Settings {
         mode,
         pid: std::process::id(),
@@ -129,16 +100,81 @@ pub fn settings_and_unknown(config: &Config, mode: Mode) -> Result<(Settings, Ve
         devices: Vec::new(),
         no_device: String::new(),
         uid_device_bytes_max: config.uid.device_bytes_max.map_or(u64::MAX, |b| b.0),
-        spill: config.spill.directory.as_ref().map(|directory| {
-            let bytes_max = config.spill.bytes_max.map_or(pool, |b| b.0);
-            let uid_bytes_max = config.spill.uid_bytes_max.map_or(u64::MAX, |b| b.0);
-            SpillSettings { directory: directory.clone(), bytes_max, uid_bytes_max, marks: config.spill.marks() }
-        }),
+        spill: spill(config, pool),
         quarantine_ns: config.cuda.quarantine_ms * 1_000_000,
         private,
         namespaces,
     };
     Ok((settings, unknown))
+}
+
+/// The rights that a configuration gives to users and groups.
+#[derive(Default)]
+struct Rights {
+    namespaces: BTreeMap<String, NamespaceRule>,
+    observers: Vec<Principal>,
+    /// A message for each user or group that was not found.
+    unknown: Vec<String>,
+}
+
+impl Rights {
+    fn of(config: &Config) -> Self {
+        let mut it = Self::default();
+        for (name, namespace) in &config.namespace {
+            let rule = NamespaceRule {
+                readers: it.principals(&format!("namespace.{name}.readers"), &namespace.readers),
+                writers: it.principals(&format!("namespace.{name}.writers"), &namespace.writers),
+                limits: limits(&namespace.limits(), &config.namespace_default),
+            };
+            it.namespaces.insert(name.clone(), rule);
+        }
+        it.observers = it.principals("observers", &config.observers);
+        it
+    }
+
+    /// Returns the users and groups in `list` that exist. `key` is the list's key in the configuration.
+    fn principals(&mut self, key: &str, list: &[String]) -> Vec<Principal> {
+        let found = list.iter().map(|who| principal(who).map_err(|why| format!("{key}: {why}")));
+        found.filter_map(|it| it.map_err(|why| self.unknown.push(why)).ok()).collect()
+    }
+}
+
+/// Returns the length of a segment of a pool of this length.
+fn segment_bytes(config: &Config, pool: u64) -> Result<u64, ConfigError> {
+    let wanted = config.pool.segment_bytes.0;
+    match config.pool.bytes_max {
+        Some(Bytes(most)) if wanted > most => {
+            Err(ConfigError::Value(format!("pool.segment_bytes is {wanted}, and pool.bytes_max only {most}")))
+        }
+        // On a small machine the default segment may be larger than the pool, so the pool limits
+        // the segment.
+        _ => Ok(wanted.min(pool / 4096 * 4096)),
+    }
+}
+
+/// Checks that the memory for sheets suffices for one client of each section of the configuration.
+fn check_sheets<'a>(
+    sections: impl Iterator<Item = (String, &'a NamespaceLimits)>,
+    sheets: u64,
+) -> Result<(), ConfigError> {
+    for (section, limits) in sections {
+        let needed = crate::core::sheet_bytes_min(limits);
+        if needed > sheets {
+            let text = format!("pool.sheet_bytes_max is {sheets}, but one client of {section} needs {needed}");
+            return Err(ConfigError::Value(text));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the settings of spilling, if the configuration has a directory for spilled segments.
+fn spill(config: &Config, pool: u64) -> Option<SpillSettings> {
+    Some(SpillSettings {
+        directory: config.spill.directory.clone()?,
+        bytes_max: config.spill.bytes_max.map_or(pool, |b| b.0),
+        uid_bytes_max: config.spill.uid_bytes_max.map_or(u64::MAX, |b| b.0),
+        marks: config.spill.marks(),
+    })
 }
 
 /// Returns the uids of the administrators, for whom the daemon has a reserve. These are the

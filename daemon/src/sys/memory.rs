@@ -7,7 +7,7 @@ mod unmapped;
 mod unreturned;
 mod wake;
 
-use super::backing::{Backing, size};
+use super::backing::{Backing, SheetRange, size};
 use super::device::DeviceMemory;
 use super::lanes::{Lane, Lanes};
 use super::room::Claim;
@@ -167,25 +167,26 @@ pub fn name_of(magic: Magic) -> &'static str {
     }
 }
 
-/// Creates memory. The function calls `go_on` repeatedly, and stops if `go_on` returns false.
+/// Creates memory. The function calls `may_continue` repeatedly, and stops if `may_continue` returns false.
 ///
 /// In system mode (`system`), the function forbids further seals, because a seal could prevent the
 /// daemon from freeing the pages when it closes the memory. In user mode, the function seals a
 /// directory at once. The directory's readers have the daemon's uid, and only the seal prevents
 /// them from reopening the directory for writing.
-pub fn make(plan: Plan, how: Making, go_on: &dyn Fn() -> bool) -> Made {
+pub fn make(plan: Plan, how: Making, may_continue: &dyn Fn() -> bool) -> Made {
     match plan.sheet {
-        Some(sheet) if plan.is_directory() => directory(plan, sheet, how, go_on),
-        _ => finish(plan, blank(plan, how, go_on)?),
+        Some(sheet) if plan.is_directory() => directory(plan, sheet, how, may_continue),
+        _ => finish(plan, blank(plan, how, may_continue)?),
     }
 }
 
 /// Creates a directory, which the daemon keeps mapped writable.
-fn directory(plan: Plan, sheet: SheetPlan, (system, backing): Making, go_on: &dyn Fn() -> bool) -> Made {
+fn directory(plan: Plan, sheet: SheetPlan, (system, backing): Making, may_continue: &dyn Fn() -> bool) -> Made {
     let fd = empty_sheet(plan.bytes, sheet, system)?;
     let writable = map_sheet(plan.bytes, &fd, Access::Write)?;
     backing.ask(&writable);
-    backing.allocate(fd.as_fd(), &writable, 0, plan.bytes_first, plan.claim(), go_on)?;
+    let first = SheetRange { fd: fd.as_fd(), sheet: &writable, at: 0, bytes: plan.bytes_first };
+    backing.allocate(first, plan.claim(), may_continue)?;
     sheet.initialise(&writable, plan.bytes);
     if !system {
         memfd::seal_writers(fd.as_fd())?;
@@ -194,14 +195,14 @@ fn directory(plan: Plan, sheet: SheetPlan, (system, backing): Making, go_on: &dy
 }
 
 /// Creates zeroed memory of this length and kind, other than a directory.
-fn blank(plan: Plan, (system, backing): Making, go_on: &dyn Fn() -> bool) -> io::Result<OwnedFd> {
+fn blank(plan: Plan, (system, backing): Making, may_continue: &dyn Fn() -> bool) -> io::Result<OwnedFd> {
     if let Some(sheet) = plan.sheet {
         let fd = empty_sheet(plan.bytes, sheet, system)?;
-        backing.allocate_new(&fd, plan.bytes, plan.claim(), go_on)?;
+        backing.allocate_new(&fd, plan.bytes, plan.claim(), may_continue)?;
         return Ok(fd);
     }
     let payer = if plan.bytes_first == 0 { Payer::Client } else { Payer::Daemon };
-    let fd = backing.make(plan.bytes, payer, go_on)?;
+    let fd = backing.make(plan.bytes, payer, may_continue)?;
     if system {
         memfd::seal_seals(fd.as_fd())?;
     }
@@ -239,27 +240,27 @@ impl Memories {
         Self { system, ..Self::default() }
     }
 
-    /// Adds new host memory to the table.
-    pub fn insert(
-        &mut self,
-        mem: MemId,
-        fd: impl Into<Arc<OwnedFd>>,
-        view: Option<&View>,
-        directory: bool,
-        lane: Lane,
-    ) {
-        let kind = if view.is_none() { Kind::Segment } else { Kind::Sheet };
-        let view = view.filter(|_| directory).cloned();
-        let lane = if directory { Lane::Directory(mem) } else { lane };
-        let before = self.table.insert(mem, Memory { fd: fd.into(), view, kind, lane, keeps: None });
+    fn add(&mut self, mem: MemId, memory: Memory) {
+        let before = self.table.insert(mem, memory);
         assert!(before.is_none(), "memory is made once");
+    }
+
+    /// Adds new host memory to the table: a sheet of a client, which has a view, or a segment.
+    pub fn insert(&mut self, mem: MemId, fd: impl Into<Arc<OwnedFd>>, view: Option<&View>, lane: Lane) {
+        let kind = if view.is_none() { Kind::Segment } else { Kind::Sheet };
+        self.add(mem, Memory { fd: fd.into(), view: None, kind, lane, keeps: None });
+    }
+
+    /// Adds a directory to the table. Its own lane frees it.
+    pub fn insert_directory(&mut self, mem: MemId, fd: impl Into<Arc<OwnedFd>>, view: View) {
+        let lane = Lane::Directory(mem);
+        self.add(mem, Memory { fd: fd.into(), view: Some(view), kind: Kind::Sheet, lane, keeps: None });
     }
 
     /// Adds device memory to the table.
     pub fn insert_on_device(&mut self, mem: MemId, DeviceMemory { fd, keeps }: DeviceMemory, lane: Lane) {
         let keeps = keeps.map(Keeps);
-        let before = self.table.insert(mem, Memory { fd: fd.into(), view: None, kind: Kind::Device, lane, keeps });
-        assert!(before.is_none(), "memory is made once");
+        self.add(mem, Memory { fd: fd.into(), view: None, kind: Kind::Device, lane, keeps });
     }
 
     /// Makes a wake pair. The subscriber's end waits until [`Memories::lend`] hands it out.
@@ -446,7 +447,7 @@ mod tests {
         for system in [true, false] {
             let mut memories = Memories::new(system);
             let (fd, view) = make(plan, (system, Backing::default()), &|| true).unwrap();
-            memories.insert(MemId(1), fd, view.as_ref(), false, Lane::Daemon);
+            memories.insert(MemId(1), fd, view.as_ref(), Lane::Daemon);
             let writer = memories.lend(MemId(1), Lending::Write).unwrap();
             // With a seal of its own, the client could prevent the daemon from freeing the pages.
             assert_eq!(memfd::seal_writers(writer.as_fd()).is_err(), system);
@@ -471,7 +472,7 @@ mod tests {
     fn a_sheet_that_its_writer_locked_cannot_be_sealed() {
         let mut memories = Memories::default();
         let mem = MemId(1);
-        memories.insert(mem, memfd::create("x", 4096).unwrap(), None, false, Lane::Daemon);
+        memories.insert(mem, memfd::create("x", 4096).unwrap(), None, Lane::Daemon);
         let lent = memories.lend(mem, Lending::Write).unwrap();
         memfd::seal_seals(lent.as_fd()).unwrap();
         assert!(memories.seal(mem).is_err());

@@ -23,6 +23,7 @@ mod shares;
 mod signals;
 mod socket_watch;
 pub mod spill;
+mod spill_orders;
 mod turn;
 mod worker;
 
@@ -36,7 +37,7 @@ pub use room::memory_limit;
 pub use signals::{Order, Orders, Signals, Stop};
 
 use crate::core::settings::{Mode, Settings};
-use crate::core::{ConnId, Core, Effect, Event, MemId, Unmade, Unwritten};
+use crate::core::{ConnId, Core, Effect, Event, MemId, Unmade};
 use connection::{Bans, Connection, EXIT, Unread};
 use device::MadeOnDevice;
 use finder::Finder;
@@ -61,7 +62,7 @@ use std::time::Instant;
 use tensorlend_layout::wire::{Refusal, Reply};
 use tensorlend_os::clock::boottime_ns;
 use turn::Turn;
-use worker::{Done, Finished, Part, What, Workers};
+use worker::{Done, Finished, Job, Part, Workers};
 
 const LISTENER: u64 = 0;
 const ORDERS: u64 = 1;
@@ -125,13 +126,13 @@ pub struct Shell {
     /// The time that each user's connections have used in this turn of the loop.
     shares: Shares,
     turn: Turn,
-    /// The uid that stands for every user that this process's user namespace does not map. `None`
+    /// The uid that represents every user that this process's user namespace does not map. `None`
     /// if it maps all users.
     unknown_uid: Option<u32>,
     /// The daemon's own uid, if the daemon refuses clients with this uid. A reload does not change
     /// this field.
     refused_uid: Option<u32>,
-    /// The gid that stands for every group that this process's user namespace does not map. `None`
+    /// The gid that represents every group that this process's user namespace does not map. `None`
     /// if it maps all groups.
     unknown_gid: Option<u32>,
 }
@@ -150,6 +151,18 @@ fn watch_fd_store(epoll: &OwnedFd, connection: BorrowedFd<'_>) -> rustix::io::Re
     epoll::add(epoll, connection, EventData::new_u64(FD_STORE), EventFlags::IN)
 }
 
+/// Creates the epoll. It reports new connections, results of lanes and of look-ups, and the end of the fd store's process.
+fn watch(listener: &Listener, workers: &Workers, finder: &Finder, fd_store: &FdStore) -> Result<OwnedFd, DaemonError> {
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create"))?;
+    for (fd, token) in [(listener.fd.as_fd(), LISTENER), (workers.bell(), WORKERS), (finder.bell(), FINDER)] {
+        epoll::add(&epoll, fd, EventData::new_u64(token), EventFlags::IN).map_err(system("epoll_ctl"))?;
+    }
+    if let Some(connection) = fd_store.connection() {
+        watch_fd_store(&epoll, connection).map_err(system("epoll_ctl"))?;
+    }
+    Ok(epoll)
+}
+
 /// The memory that a daemon can lend.
 pub struct Supply {
     pub backing: Backing,
@@ -163,9 +176,8 @@ impl Shell {
         listener: Listener,
         settings: Settings,
         Supply { backing, devices }: Supply,
-        Inherited { mut fd_store, stored }: Inherited,
+        Inherited { fd_store, stored }: Inherited,
     ) -> Result<Self, DaemonError> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create"))?;
         let how = (settings.mode == Mode::System, backing);
         // The caller has checked that files can be created in this directory. The daemon handles
         // later errors of the file system when it spills a segment.
@@ -175,31 +187,11 @@ impl Shell {
         let lanes = Lanes::start(Arc::clone(&settings.owners));
         let lanes = lanes.map_err(|error| DaemonError::System { what: "starting a thread", error })?;
         let finder = Finder::new().map_err(eventfd)?;
-        let watch = |fd: BorrowedFd<'_>, token| epoll::add(&epoll, fd, EventData::new_u64(token), EventFlags::IN);
-        watch(listener.fd.as_fd(), LISTENER).map_err(system("epoll_ctl"))?;
-        watch(workers.bell(), WORKERS).map_err(system("epoll_ctl"))?;
-        watch(finder.bell(), FINDER).map_err(system("epoll_ctl"))?;
-        if let Some(connection) = fd_store.connection() {
-            watch_fd_store(&epoll, connection).map_err(system("epoll_ctl"))?;
-        }
-        let mut memories = Memories::new(settings.mode == Mode::System);
-        let mut files = BTreeMap::new();
-        let kept = memory::adopt::adopt(
-            stored,
-            Adoption {
-                memories: &mut memories,
-                files: &mut files,
-                fd_store: &mut fd_store,
-                lanes: &lanes,
-                making: how,
-                pauses: PAUSES,
-            },
-        );
         let (mut shares, mut bans) = (Shares::default(), Bans::default());
         shares.set_owners(Arc::clone(&settings.owners));
         bans.set_owners(Arc::clone(&settings.owners));
         let mut it = Self {
-            epoll,
+            epoll: watch(&listener, &workers, &finder, &fd_store)?,
             listener,
             accept_after_ns: None,
             watchdog: None,
@@ -210,10 +202,10 @@ impl Shell {
             finder,
             workers,
             spill,
-            files,
+            files: BTreeMap::new(),
             lanes,
             how,
-            memories,
+            memories: Memories::new(settings.mode == Mode::System),
             ahead: Ahead::default(),
             fd_store,
             connections: BTreeMap::new(),
@@ -231,12 +223,27 @@ impl Shell {
             turn: Turn::default(),
         };
         clients::refuse_descriptors(it.listener.fd.as_fd());
-        if !kept.is_empty() {
-            for effect in it.core.restore(boottime_ns(), kept) {
-                it.perform(effect);
-            }
-        }
+        it.take_over(stored);
         Ok(it)
+    }
+
+    /// Adopts the memory that a previous daemon stored, and restores the core's state from it.
+    fn take_over(&mut self, stored: Vec<Stored>) {
+        let adoption = Adoption {
+            memories: &mut self.memories,
+            files: &mut self.files,
+            fd_store: &mut self.fd_store,
+            lanes: &self.lanes,
+            making: self.how,
+            pauses: PAUSES,
+        };
+        let preserved = memory::adopt::adopt(stored, adoption);
+        if preserved.is_empty() {
+            return;
+        }
+        for effect in self.core.restore(boottime_ns(), preserved) {
+            self.perform(effect);
+        }
     }
 
     /// Sets the service manager's watchdog. The loop then notifies the watchdog regularly.
@@ -434,12 +441,12 @@ impl Shell {
                 }
             }
             Effect::Allocate { mem, at, bytes } => {
-                if let Err(error) = self.order_part(mem, at, bytes, What::Part) {
+                if let Err(error) = self.order_part(mem, at, bytes, Job::Part) {
                     self.events.push_back(allocated(mem, at, Err(error)));
                 }
             }
             Effect::Discard { mem, at, bytes } => {
-                if let Err(error) = self.order_part(mem, at, bytes, What::Discard) {
+                if let Err(error) = self.order_part(mem, at, bytes, Job::Discard) {
                     tracing::warn!("giving a part of a directory back: {error}");
                 }
             }
@@ -460,27 +467,17 @@ impl Shell {
                 self.events.push_back(Event::Probed { mem, quiescent });
             }
             Effect::Send { conn, reply, lend, close } => self.send(conn.0, reply, lend, close),
-            Effect::Resume { conn } => {
-                if let Some(connection) = self.connections.get_mut(&conn.0) {
-                    connection.busy = false;
-                    self.watch(conn.0);
-                }
-            }
+            Effect::Resume { conn } => self.resume(conn.0),
             Effect::Close { conn } => self.close(conn.0),
             Effect::Wake { directory } => self.memories.wake(directory, |head| &head.bell),
             Effect::WakeHolders { directory } => self.memories.wake(directory, |head| &head.returned),
             Effect::WakeWanted { directory } => self.memories.wake(directory, |head| &head.wanted_out),
             Effect::CreateOnDevice { mem, device, borrower, bytes } => {
                 let lane = self.lanes.of(borrower.uid);
-                self.workers.order(mem, lane, What::Device { device, borrower, bytes }, &self.lanes);
+                self.workers.order(mem, lane, Job::Device { device, borrower, bytes }, &self.lanes);
             }
             Effect::Spill { mem, file, bytes, uid } => self.write(mem, file, bytes, uid),
-            Effect::Recall { mem, file, bytes, uid } => {
-                let plan = Plan { bytes, bytes_first: bytes, sheet: None, reserved: false };
-                let file = self.files.get(&file).expect("the core knows what was written");
-                let recall = What::Recall { file: Arc::clone(file), plan };
-                self.workers.order(mem, self.lanes.of(uid), recall, &self.lanes);
-            }
+            Effect::Recall { mem, file, bytes, uid } => self.recall(mem, file, bytes, uid),
             Effect::DropFile { file } => self.drop_file(file),
             Effect::AwaitExit { conn } => self.await_exit(conn.0),
         }
@@ -491,7 +488,7 @@ impl Shell {
         let connection = conn.and_then(|conn| self.connections.get(&conn.0));
         let lane = connection.map_or(Lane::Daemon, |connection| self.lanes.of(connection.uid));
         if background {
-            self.workers.order(mem, lane, What::Memory(plan), &self.lanes);
+            self.workers.order(mem, lane, Job::Memory(plan), &self.lanes);
         } else {
             let made = self.ahead.make(plan, self.how, boottime_ns());
             let event = self.take_in(mem, made, plan.is_directory(), lane);
@@ -512,37 +509,19 @@ impl Shell {
         self.hung_up(conn.0);
     }
 
-    /// Drops a file with a spilled segment. A lane closes it: the last close frees its disk space, which takes time.
-    fn drop_file(&mut self, file: MemId) {
-        self.fd_store.forget(file);
-        if let Some(file) = self.files.remove(&file) {
-            self.lanes.close(Lane::Daemon, file);
-        }
-    }
-
     /// Orders work on a part of a directory. The directory's lane does it in the order of these calls.
-    fn order_part(&mut self, mem: MemId, at: u64, bytes: u64, what: impl FnOnce(Part) -> What) -> io::Result<()> {
+    fn order_part(&mut self, mem: MemId, at: u64, bytes: u64, what: impl FnOnce(Part) -> Job) -> io::Result<()> {
         let (fd, sheet) = self.memories.share(mem)?;
         let part = what(Part { fd, sheet, at, bytes });
         self.workers.order(mem, Lane::Directory(mem), part, &self.lanes);
         Ok(())
     }
 
-    fn write(&mut self, mem: MemId, file: MemId, bytes: u64, uid: u32) {
-        if self.unsent.iter().any(|it| it.lends(mem)) {
-            // A pending reply will lend this memory. The client is about to map the memory, but a
-            // probe of the kernel does not show this yet.
-            self.events.push_back(Event::Spilled { file, written: Err(Unwritten::default()) });
-            return;
-        }
-        let files = self.spill.clone().expect("nothing is spilled without a directory");
-        let memory = self.memories.fd(mem).expect("what is spilled is there").try_clone_to_owned();
-        match memory {
-            Ok(memory) => {
-                let lane = self.lanes.of(uid);
-                self.workers.order(file, lane, What::Spill { files, memory, bytes }, &self.lanes);
-            }
-            Err(error) => self.events.push_back(Event::Spilled { file, written: Err(error.to_string().into()) }),
+    /// Reads the connection's packets again, after the acknowledgement of memory.
+    fn resume(&mut self, token: u64) {
+        if let Some(connection) = self.connections.get_mut(&token) {
+            connection.busy = false;
+            self.watch(token);
         }
     }
 
@@ -557,18 +536,14 @@ impl Shell {
         }
     }
 
-    fn written(&mut self, file: MemId, written: spill::Written) -> Event {
-        let written = written.map(|it| {
-            self.files.insert(file, it);
-        });
-        Event::Spilled { file, written }
-    }
-
     fn take_in(&mut self, mem: MemId, made: Made, directory: bool, lane: Lane) -> Event {
         let made = match made {
             Ok((fd, view)) => {
                 tensorlend_layout::crash_point!("daemon: memory made");
-                self.memories.insert(mem, fd, view.as_ref(), directory, lane);
+                match &view {
+                    Some(view) if directory => self.memories.insert_directory(mem, fd, view.clone()),
+                    _ => self.memories.insert(mem, fd, view.as_ref(), lane),
+                }
                 Ok(view)
             }
             Err(error) => Err(error::unmade(&error)),

@@ -241,14 +241,14 @@ mod tests {
     use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
     use std::path::Path;
     use std::sync::Mutex;
-    use std::sync::mpsc::channel;
+    use std::sync::mpsc::{Receiver, Sender, channel};
     use tensorlend_layout::wire::{Hello, Reply, Request, decode, encode};
     use tensorlend_os::packet;
 
     /// Orders from a test.
-    struct Given(OwnedFd, Mutex<VecDeque<Order>>);
+    struct QueuedOrders(OwnedFd, Mutex<VecDeque<Order>>);
 
-    impl Given {
+    impl QueuedOrders {
         fn give(&self, order: Order) {
             self.1.lock().unwrap().push_back(order);
             rustix::io::write(&self.0, &1u64.to_ne_bytes()).unwrap();
@@ -256,7 +256,7 @@ mod tests {
     }
 
     /// Ends the loop, also if the test fails.
-    struct End<'a>(&'a Given);
+    struct End<'a>(&'a QueuedOrders);
 
     impl Drop for End<'_> {
         fn drop(&mut self) {
@@ -264,13 +264,13 @@ mod tests {
         }
     }
 
-    impl AsFd for Given {
+    impl AsFd for QueuedOrders {
         fn as_fd(&self) -> BorrowedFd<'_> {
             self.0.as_fd()
         }
     }
 
-    impl Orders for Given {
+    impl Orders for QueuedOrders {
         fn next(&self) -> Option<Order> {
             // A semaphore: each read takes one order.
             rustix::io::read(&self.0, &mut [0u8; 8]).ok()?;
@@ -302,6 +302,18 @@ mod tests {
         answers(&socket).then_some(socket)
     }
 
+    /// Makes each lookup report its begin, and wait for a message that decides whether the lookup succeeds.
+    fn control_lookups(shell: &mut Shell) -> (Receiver<()>, Sender<bool>) {
+        let ((asked, lookups), (word, words)) = (channel(), channel::<bool>());
+        let (asked, words) = (Mutex::new(asked), Mutex::new(words));
+        shell.finder.resolve_by(move |resolve| {
+            asked.lock().unwrap().send(()).unwrap();
+            let succeeds = words.lock().unwrap().recv().unwrap();
+            if succeeds { resolve() } else { Err(ConfigError::Value("the name service is gone".into())) }
+        });
+        (lookups, word)
+    }
+
     #[test]
     fn a_name_service_that_does_not_answer_delays_no_client_and_a_failed_lookup_changes_nothing() {
         let folder = tempfile::tempdir().unwrap();
@@ -314,17 +326,10 @@ mod tests {
         let supply = Supply { backing: Backing::default(), devices: Devices::none("none") };
         let mut shell =
             Shell::new(Listener::bind(&path, 0o600).unwrap(), settings, supply, Inherited::default()).unwrap();
-        // Each lookup waits for a message, which decides whether the lookup succeeds.
-        let ((asked, lookups), (word, words)) = (channel(), channel::<bool>());
-        let (asked, words) = (Mutex::new(asked), Mutex::new(words));
-        shell.finder.resolve_by(move |resolve| {
-            asked.lock().unwrap().send(()).unwrap();
-            let succeeds = words.lock().unwrap().recv().unwrap();
-            if succeeds { resolve() } else { Err(ConfigError::Value("the name service is gone".into())) }
-        });
+        let (lookups, word) = control_lookups(&mut shell);
         let shell = shell.reloaded_by(Reloader::new(load, config, Mode::User, 1 << 30));
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE;
-        let orders = Given(eventfd(0, flags).unwrap(), Mutex::default());
+        let orders = QueuedOrders(eventfd(0, flags).unwrap(), Mutex::default());
         std::thread::scope(|scope| {
             scope.spawn(|| shell.run(&orders).unwrap());
             let _end = End(&orders);

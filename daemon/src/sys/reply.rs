@@ -200,7 +200,7 @@ mod tests {
         rustix::io::pwrite(&made, b"bytes", 0).unwrap();
         let holder = memfd::reopen(made.as_fd(), Access::Write).unwrap();
         let mem = MemId(1);
-        memories.insert(mem, made, None, false, Lane::Daemon);
+        memories.insert(mem, made, None, Lane::Daemon);
         assert!(memfd::hold_with_lease(&holder));
         let mut it = Unsent::new(16, Reply::Done, vec![(mem, Lending::Read)], false, Lane::Daemon);
         let mut open = |memories: &Memories| it.open(memories, || Err(io::Error::other("nothing to wake")));
@@ -220,7 +220,7 @@ mod tests {
         let made = memfd::create("segment", 4096).unwrap();
         let holder = memfd::reopen(made.as_fd(), Access::Write).unwrap();
         let mem = MemId(1);
-        memories.insert(mem, made, None, false, Lane::Daemon);
+        memories.insert(mem, made, None, Lane::Daemon);
         assert!(memfd::hold_with_lease(&holder));
         let mut it = Unsent::new(16, Reply::Done, vec![(mem, Lending::Read)], false, Lane::Daemon);
         assert!(is_blocked(&it.open(&memories, || Err(io::Error::other("nothing to wake")))));

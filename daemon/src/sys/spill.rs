@@ -62,7 +62,7 @@ impl Spilled {
     }
 
     /// Copies the segment's bytes into memory, and verifies their checksum.
-    pub fn read_back(&self, memory: BorrowedFd<'_>, go_on: &dyn Fn() -> bool) -> io::Result<()> {
+    pub fn read_back(&self, memory: BorrowedFd<'_>, may_continue: &dyn Fn() -> bool) -> io::Result<()> {
         let to = |at, mut chunk: &[u8]| {
             let mut at: u64 = at;
             while !chunk.is_empty() {
@@ -71,7 +71,7 @@ impl Spilled {
             }
             Ok(())
         };
-        let found = copy(self.bytes, go_on, |at, chunk| self.file.read_exact_at(chunk, at), to)?;
+        let found = copy(self.bytes, may_continue, |at, chunk| self.file.read_exact_at(chunk, at), to)?;
         let _ = rustix::fs::fadvise(&self.file, 0, None, Advice::DontNeed);
         if found != self.sum {
             return Err(io::Error::other("the file of a spilled segment has other bytes than were written"));
@@ -100,7 +100,7 @@ impl Files {
     }
 
     /// Writes memory to a new file. Fails if another process has the memory open or mapped.
-    pub fn write(&self, memory: &OwnedFd, bytes: u64, go_on: &dyn Fn() -> bool) -> Written {
+    pub fn write(&self, memory: &OwnedFd, bytes: u64, may_continue: &dyn Fn() -> bool) -> Written {
         match memfd::is_unheld(memory.as_fd()) {
             Ok(true) => {}
             Ok(false) => return Err(Unwritten::default()),
@@ -126,7 +126,7 @@ impl Files {
         };
         let file = tempfile::tempfile_in(&self.directory).map_err(unmade)?;
         let to = |at, chunk: &[u8]| file.write_all_at(chunk, at);
-        let sum = copy(bytes, go_on, |at, chunk| read(memory, at, chunk), to).map_err(said("writing"))?;
+        let sum = copy(bytes, may_continue, |at, chunk| read(memory, at, chunk), to).map_err(said("writing"))?;
         let tail: Vec<u8> = [MARK, bytes, sum].into_iter().flat_map(u64::to_le_bytes).collect();
         file.write_all_at(&tail, bytes).map_err(said("writing"))?;
         // The kernel drops only clean pages from its cache. Otherwise the cache would occupy the memory that spilling
@@ -151,7 +151,7 @@ fn read(memory: &OwnedFd, mut at: u64, mut chunk: &mut [u8]) -> io::Result<()> {
 /// Copies `bytes` bytes, and returns their checksum (xxh3-64).
 fn copy(
     bytes: u64,
-    go_on: &dyn Fn() -> bool,
+    may_continue: &dyn Fn() -> bool,
     from: impl Fn(u64, &mut [u8]) -> io::Result<()>,
     to: impl Fn(u64, &[u8]) -> io::Result<()>,
 ) -> io::Result<u64> {
@@ -159,7 +159,7 @@ fn copy(
     let mut sum = Xxh3::new();
     let mut at = 0;
     while at < bytes {
-        if !go_on() {
+        if !may_continue() {
             return Err(io::Error::other("it was called off"));
         }
         let chunk = &mut buffer[..CHUNK.min(usize::try_from(bytes - at).unwrap_or(CHUNK))];

@@ -1,5 +1,6 @@
 //! Orders for memory that lanes make, spill and read back outside the loop, and their results.
 
+use super::backing::SheetRange;
 use super::device::{Devices, MadeOnDevice};
 use super::lanes::{Lane, Lanes};
 use super::memory::{Made, Making, Plan, make};
@@ -36,9 +37,9 @@ pub struct Part {
 
 impl Part {
     /// Frees the part's pages, if the directory's seals allow it. The kernel walks all mappings of all members for this.
-    fn discard(&self, go_on: &dyn Fn() -> bool) {
+    fn discard(&self, may_continue: &dyn Fn() -> bool) {
         // The next daemon may use the part already.
-        if go_on()
+        if may_continue()
             && let Err(error) = memfd::punch_part(self.fd.as_fd(), self.at, self.bytes)
         {
             tracing::warn!("giving a part of a directory back: {error}");
@@ -46,13 +47,14 @@ impl Part {
     }
 
     /// Allocates the part's pages.
-    pub fn make(&self, (_, backing): Making, go_on: &dyn Fn() -> bool) -> io::Result<()> {
-        backing.allocate(self.fd.as_fd(), &self.sheet, self.at, self.bytes, Claim::Users, go_on)
+    pub fn make(&self, (_, backing): Making, may_continue: &dyn Fn() -> bool) -> io::Result<()> {
+        let range = SheetRange { fd: self.fd.as_fd(), sheet: &self.sheet, at: self.at, bytes: self.bytes };
+        backing.allocate(range, Claim::Users, may_continue)
     }
 }
 
 /// The work of an order.
-pub enum What {
+pub enum Job {
     /// New memory.
     Memory(Plan),
     /// New device memory.
@@ -67,7 +69,7 @@ pub enum What {
     Recall { file: Arc<Spilled>, plan: Plan },
 }
 
-impl What {
+impl Job {
     /// Returns the result of an order that panics.
     fn failed(&self) -> Done {
         const WHY: &str = "the daemon panicked, see its log";
@@ -84,9 +86,9 @@ impl What {
 
 /// Creates memory with the bytes of a spilled segment. In user mode the memory is sealed against
 /// writers, because its readers have the daemon's uid.
-fn recall(file: &Spilled, plan: Plan, how: Making, go_on: &dyn Fn() -> bool) -> Made {
-    let (memory, view) = make(plan, how, go_on)?;
-    file.read_back(memory.as_fd(), go_on)?;
+fn recall(file: &Spilled, plan: Plan, how: Making, may_continue: &dyn Fn() -> bool) -> Made {
+    let (memory, view) = make(plan, how, may_continue)?;
+    file.read_back(memory.as_fd(), may_continue)?;
     let (system, _) = how;
     if !system {
         memfd::seal_writers(memory.as_fd())?;
@@ -97,7 +99,7 @@ fn recall(file: &Spilled, plan: Plan, how: Making, go_on: &dyn Fn() -> bool) -> 
 struct Order {
     mem: MemId,
     lane: Lane,
-    what: What,
+    job: Job,
     /// Whether the order was cancelled.
     cancelled: Arc<AtomicBool>,
 }
@@ -106,19 +108,26 @@ impl Order {
     fn make(self, how: Making, devices: &Devices) -> Finished {
         // Relaxed: the flag orders no other memory access, and a stale value costs only one more
         // step.
-        let go_on = || !self.cancelled.load(Ordering::Relaxed);
-        let done = match self.what {
-            What::Memory(plan) => Done::Memory { directory: plan.is_directory(), made: make(plan, how, &go_on) },
-            What::Device { device, borrower, bytes } => {
-                let made =
-                    if go_on() { devices.make(device, borrower, bytes) } else { Err("it was called off".into()) };
+        let may_continue = || !self.cancelled.load(Ordering::Relaxed);
+        let done = match self.job {
+            Job::Memory(plan) => Done::Memory { directory: plan.is_directory(), made: make(plan, how, &may_continue) },
+            Job::Device { device, borrower, bytes } => {
+                let made = if may_continue() {
+                    devices.make(device, borrower, bytes)
+                } else {
+                    Err("it was called off".into())
+                };
                 Done::Device { made }
             }
-            What::Spill { files, memory, bytes } => Done::Spilled { written: files.write(&memory, bytes, &go_on) },
-            What::Recall { file, plan } => Done::Memory { directory: false, made: recall(&file, plan, how, &go_on) },
-            What::Part(part) => Done::Part { at: part.at, made: part.make(how, &go_on) },
-            What::Discard(part) => {
-                part.discard(&go_on);
+            Job::Spill { files, memory, bytes } => {
+                Done::Spilled { written: files.write(&memory, bytes, &may_continue) }
+            }
+            Job::Recall { file, plan } => {
+                Done::Memory { directory: false, made: recall(&file, plan, how, &may_continue) }
+            }
+            Job::Part(part) => Done::Part { at: part.at, made: part.make(how, &may_continue) },
+            Job::Discard(part) => {
+                part.discard(&may_continue);
                 Done::Discarded
             }
         };
@@ -191,11 +200,11 @@ impl Workers {
     }
 
     /// Orders work in a lane. The result has the id `mem`: of the memory, or of the file of a spilled segment.
-    pub fn order(&mut self, mem: MemId, lane: Lane, what: What, lanes: &Lanes) {
-        let is_new = matches!(what, What::Memory(_) | What::Device { .. } | What::Recall { .. });
+    pub fn order(&mut self, mem: MemId, lane: Lane, job: Job, lanes: &Lanes) {
+        let is_new = matches!(job, Job::Memory(_) | Job::Device { .. } | Job::Recall { .. });
         let cancelled = if is_new { self.open(mem) } else { Arc::clone(&self.stopping) };
-        let failed = what.failed();
-        let order = Order { mem, lane, what, cancelled };
+        let failed = job.failed();
+        let order = Order { mem, lane, job, cancelled };
         let (how, devices, outgoing, bell) =
             (self.how, self.devices.clone(), self.outgoing.clone(), Arc::clone(&self.bell));
         self.running += 1;

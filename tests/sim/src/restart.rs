@@ -180,7 +180,7 @@ impl Sim {
                 }
                 if let Some((KeyKind::Stream, _)) = parse(&key) {
                     let (place, id) = (owner_word.stream(), directory.streams[owner_word.stream().index()].id.read());
-                    let ring = Label::Ring { namespace, place, id };
+                    let ring = Label::Ring { namespace, line: place, id };
                     if !self.life.heirlooms.iter().any(|(label, _)| *label == ring) {
                         continue;
                     }

@@ -109,7 +109,7 @@ impl Bindings {
         if let Some(found) = find(&context.directory, key)
             && found.owner_word.kind() == OwnerKind::Reserved
         {
-            self.names.bury(&context.directory, found.entry);
+            self.names.set_tombstone(&context.directory, found.entry);
         }
     }
 
@@ -218,7 +218,7 @@ impl Bindings {
                     },
                 };
                 if lost && state == MemberState::Open {
-                    self.disown(parts, own);
+                    self.notify_former_owner(parts, own);
                 }
             }
             index += 1;

@@ -2,12 +2,12 @@
 //! name consists of the list's id and the item's number.
 
 use super::{Binding, Bindings, item_of};
-use crate::core::answer::{Answer, Outcome, Wait};
 use crate::core::chores::{Chore, DeletedList, ENTRIES_STEP, Left, READ, REMOVAL};
 use crate::core::context::{Context, DirectoryWriter};
 use crate::core::env::Env;
 use crate::core::members::Members;
 use crate::core::names::live_owner_word;
+use crate::core::outcome::{Outcome, RequestResult, Wait};
 use crate::core::parts::Parts;
 use crate::core::tables::Table;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -21,7 +21,7 @@ use tensorlend_layout::word::LifeWord;
 #[derive(Debug)]
 struct List {
     id: u64,
-    place: ListLine,
+    line: ListLine,
     end: u64,
     /// The uid of the list's creator. `None` after a restart if the list has no items any more.
     uid: Option<u32>,
@@ -36,6 +36,14 @@ struct List {
     /// Long runs of numbers from `next` on, whose items had ended before a restart. A claim skips
     /// each run at once.
     gaps: VecDeque<Range<u64>>,
+}
+
+impl List {
+    /// Returns a list without items and without a creator.
+    fn new(id: u64, line: ListLine, end: u64) -> Self {
+        let gaps = VecDeque::new();
+        Self { id, line, end, uid: None, ephemeral: 0, lasting: false, items: 0, next: 0, gaps }
+    }
 }
 
 /// Minimum length of a run of ended items that a restart records.
@@ -60,7 +68,7 @@ pub struct Lists {
     by_name: BTreeMap<String, List>,
     /// The name of each list, by its id. An item's key contains only the list's id.
     names: BTreeMap<u64, String>,
-    places: Vec<ListLine>,
+    free_lines: Vec<ListLine>,
     ids: u64,
 }
 
@@ -70,7 +78,7 @@ impl Lists {
         Self {
             by_name: BTreeMap::new(),
             names: BTreeMap::new(),
-            places: (0..max).rev().map(ListLine::new).collect(),
+            free_lines: (0..max).rev().map(ListLine::new).collect(),
             ids: 0,
         }
     }
@@ -81,11 +89,11 @@ impl Lists {
     /// Panics if they disagree.
     pub fn check(&self, d: &Directory) {
         assert_eq!(self.by_name.len(), self.names.len(), "each list has a name and an id");
-        assert_eq!(self.by_name.len() + self.places.len(), d.lists.len(), "each line is free or a list's");
+        assert_eq!(self.by_name.len() + self.free_lines.len(), d.lists.len(), "each line is free or a list's");
         for (name, list) in &self.by_name {
             assert_eq!(self.names.get(&list.id), Some(name), "the name of list {}", list.id);
-            let line = &d.lists[list.place.index()];
-            assert_eq!((line.id.peek(), line.end.peek()), (list.id, list.end), "the line of list {name:?}");
+            let list_entry = &d.lists[list.line.index()];
+            assert_eq!((list_entry.id.peek(), list_entry.end.peek()), (list.id, list.end), "the line of list {name:?}");
         }
     }
 
@@ -137,8 +145,12 @@ impl Lists {
     /// Returns true if a client may still claim the item for the first time, or if the item's list
     /// is gone.
     fn is_ahead(&self, item: QueueItem) -> bool {
-        let list = self.names.get(&item.list).and_then(|name| self.by_name.get(name));
-        list.is_none_or(|list| list.next <= item.number && !list.gaps.iter().any(|gap| gap.contains(&item.number)))
+        self.by_id(item.list)
+            .is_none_or(|list| list.next <= item.number && !list.gaps.iter().any(|gap| gap.contains(&item.number)))
+    }
+
+    fn by_id(&self, id: u64) -> Option<&List> {
+        self.by_name.get(self.names.get(&id)?)
     }
 
     fn insert(&mut self, name: &str, list: List) {
@@ -168,78 +180,93 @@ impl Bindings {
     /// list has a name and a table entry. Items without a list belonged to a list that the other
     /// daemon was removing.
     pub fn restore_lists(&mut self, parts: &mut Parts<'_>) {
+        self.lists = self.restore_table(parts);
+        let mut items = self.restore_items(parts);
+        for list in self.lists.by_name.values_mut() {
+            match items.remove(&list.id) {
+                Some(items) => items.restore(list),
+                None => list.next = list.end,
+            }
+        }
+        self.restore_claims(parts.env);
+    }
+
+    /// Returns the lists that have a name and a table entry. Ends names without such an entry, and frees the entries without a name.
+    fn restore_table(&mut self, parts: &mut Parts<'_>) -> Lists {
+        let directory = &parts.context.directory;
         let mut lists = Lists::new(parts.context.ledger.limits().lists_max);
-        let mut ids: BTreeMap<u64, u64> = BTreeMap::new();
-        let mut keys = parts.context.directory.live_keys(KeyKind::List, Some);
+        let mut keys = directory.live_keys(KeyKind::List, Some);
         // The previous daemon may have been renaming a list, so that two names lead to it. The present name comes first.
         keys.sort_by_key(|(_, owner_word, key)| {
-            let line = parts.context.directory.lists.get(owner_word.cell().index());
-            line.is_none_or(|line| line.key_hash.peek() != parts.context.directory.hash(key))
+            let list_entry = directory.lists.get(owner_word.cell().index());
+            list_entry.is_none_or(|list_entry| list_entry.key_hash.peek() != directory.hash(key))
         });
         for (entry, owner_word, key) in keys {
             let Some((KeyKind::List, name)) = name::parse(&key) else { continue };
-            let line = parts
-                .context
-                .directory
-                .lists
-                .get(owner_word.cell().index())
-                .filter(|line| (1..=COUNTED_MAX).contains(&line.id.peek()) && line.end.peek() <= COUNTED_MAX);
-            match line.filter(|line| ids.insert(line.id.peek(), line.end.peek()).is_none()) {
-                Some(line) => {
-                    line.key_hash.set(parts.context.directory.hash(&key));
-                    let list = List {
-                        id: line.id.peek(),
-                        place: owner_word.list(),
-                        end: line.end.peek(),
-                        uid: None,
-                        ephemeral: 0,
-                        lasting: false,
-                        items: 0,
-                        next: 0,
-                        gaps: VecDeque::new(),
-                    };
-                    lists.insert(name, list);
+            let list_entry = directory.lists.get(owner_word.cell().index());
+            let list_entry = list_entry.filter(|list_entry| {
+                (1..=COUNTED_MAX).contains(&list_entry.id.peek())
+                    && list_entry.end.peek() <= COUNTED_MAX
+                    && !lists.has_id(list_entry.id.peek())
+            });
+            match list_entry {
+                Some(list_entry) => {
+                    list_entry.key_hash.set(directory.hash(&key));
+                    lists.insert(name, List::new(list_entry.id.peek(), owner_word.list(), list_entry.end.peek()));
                 }
-                None => self.names.bury(&parts.context.directory, entry),
+                None => self.names.set_tombstone(directory, entry),
             }
         }
-        let taken: BTreeSet<ListLine> = lists.by_name.values().map(|list| list.place).collect();
-        lists.places.retain(|place| !taken.contains(place));
-        for &place in &lists.places {
-            parts.context.directory.lists[place.index()].id.set(0);
+        let taken: BTreeSet<ListLine> = lists.by_name.values().map(|list| list.line).collect();
+        lists.free_lines.retain(|line| !taken.contains(line));
+        for &line in &lists.free_lines {
+            directory.lists[line.index()].id.set(0);
         }
         // No list gets the id of an earlier list. The ids of former lists were below the current
         // time.
-        lists.ids = ids.last_key_value().map_or(0, |(&id, _)| id).max(parts.env.clock.now_ns());
-        self.lists = lists;
-        // The first remaining item of each list, and its owner.
-        let mut first: BTreeMap<u64, (u64, Option<u32>)> = BTreeMap::new();
-        let mut numbers: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
-        // For each list, the numbers of its ephemeral items and of its other items.
-        let mut items: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+        lists.ids = lists.names.last_key_value().map_or(0, |(&id, _)| id).max(parts.env.clock.now_ns());
+        lists
+    }
+
+    /// Returns the items of each list, by the list's id. Removes the items without a list.
+    fn restore_items(&mut self, parts: &mut Parts<'_>) -> BTreeMap<u64, RestoredItems> {
+        let mut items: BTreeMap<u64, RestoredItems> = BTreeMap::new();
         for (entry, owner_word, (id, number)) in parts.context.directory.live_keys(KeyKind::Item, |key| item_of(&key)) {
             // An item behind the end belongs to an append that the previous daemon did not finish.
-            let end = ids.get(&id).copied().unwrap_or(0);
-            if number >= end {
+            if number >= self.lists.by_id(id).map_or(0, |list| list.end) {
                 self.remove(parts, entry, false);
                 continue;
             }
-            let known = first.entry(id).or_insert((u64::MAX, None));
-            if number < known.0 {
-                *known = (number, parts.members.uid_of(owner_word.owner()));
+            let its = items.entry(id).or_default();
+            if its.first.is_none_or(|(first, _)| number < first) {
+                its.first = Some((number, parts.members.uid_of(owner_word.owner())));
             }
-            numbers.entry(id).or_default().push(number);
-            let (ephemeral, lasting) = items.entry(id).or_default();
-            *if parts.context.directory.life(entry).is_ephemeral() { ephemeral } else { lasting } += 1;
+            its.numbers.push(number);
+            let is_ephemeral = parts.context.directory.life(entry).is_ephemeral();
+            *if is_ephemeral { &mut its.ephemeral } else { &mut its.lasting } += 1;
         }
-        for list in self.lists.by_name.values_mut() {
-            let (number, uid) = first.get(&list.id).copied().unwrap_or((list.end, None));
-            (list.uid, list.next) = (uid, number);
-            list.gaps = gaps(numbers.remove(&list.id).unwrap_or_default(), list.end);
-            let (ephemeral, lasting) = items.get(&list.id).copied().unwrap_or_default();
-            (list.ephemeral, list.items, list.lasting) = (ephemeral, lasting, lasting > 0);
-        }
-        self.restore_claims(parts.env);
+        items
+    }
+}
+
+/// The items of a list that outlived the previous daemon.
+#[derive(Debug, Default)]
+struct RestoredItems {
+    numbers: Vec<u64>,
+    /// The lowest number, and the uid of its item's owner.
+    first: Option<(u64, Option<u32>)>,
+    /// Number of the items that end with their owners' sessions.
+    ephemeral: u64,
+    /// Number of the other items.
+    lasting: u64,
+}
+
+impl RestoredItems {
+    /// Restores a list from its items.
+    fn restore(self, list: &mut List) {
+        (list.next, list.uid) = self.first.unwrap_or((list.end, None));
+        list.gaps = gaps(self.numbers, list.end);
+        (list.ephemeral, list.items, list.lasting) = (self.ephemeral, self.lasting, self.lasting > 0);
     }
 }
 
@@ -258,7 +285,7 @@ impl Bindings {
         parts: &mut Parts<'_>,
         list: &str,
         NewItems { owner, cells, life }: NewItems<'_>,
-    ) -> Answer {
+    ) -> RequestResult {
         name::check(list)?;
         if cells.len() > APPEND_MAX {
             return Err(Refusal::Bad(format!("a request appends at most {APPEND_MAX} items, not {}", cells.len())));
@@ -277,9 +304,9 @@ impl Bindings {
             parts.context.ledger.check_table_share(Table::Lists, uid, self.lists.uids())?;
             self.list_create(parts.context, parts.members, list, uid)?;
         }
-        let (id, place, first) = {
+        let (id, line, first) = {
             let list = &self.lists.by_name[list];
-            (list.id, list.place.index(), list.end)
+            (list.id, list.line.index(), list.end)
         };
         for (number, &cell) in (first..).zip(cells) {
             let binding = Binding { owner, cell, life };
@@ -300,7 +327,7 @@ impl Bindings {
         }
         // The end is stored once, after the items' owner words. So a reader that sees the new end
         // finds all the items.
-        parts.context.directory.lists[place].set_end(first + cells.len() as u64);
+        parts.context.directory.lists[line].set_end(first + cells.len() as u64);
         tensorlend_layout::crash_point!("daemon: items counted");
         if let Some(known) = self.lists.by_name.get_mut(list) {
             known.end = first + cells.len() as u64;
@@ -313,7 +340,7 @@ impl Bindings {
     }
 
     fn list_create(&mut self, context: &Context, members: &Members, list: &str, uid: u32) -> Result<(), Refusal> {
-        if self.lists.places.is_empty() {
+        if self.lists.free_lines.is_empty() {
             return Err(context.ledger.limit(
                 LimitKind::Lists,
                 "the number of lists",
@@ -322,21 +349,20 @@ impl Bindings {
             ));
         }
         let entry = self.place(context, members, Some(uid), &list_key(list))?;
-        let place = self.lists.places.pop().expect("checked above");
+        let line = self.lists.free_lines.pop().expect("checked above");
         self.lists.ids += 1;
         let id = self.lists.ids;
-        let line = &context.directory.lists[place.index()];
-        line.set_end(0);
-        line.key_hash.set(context.directory.hash(&list_key(list)));
-        line.id.set(id);
-        self.set(context, entry, ClientNo::DAEMON, place.get());
-        let (uid, gaps) = (Some(uid), VecDeque::new());
-        self.lists.insert(list, List { id, place, end: 0, uid, ephemeral: 0, lasting: false, items: 0, next: 0, gaps });
+        let list_entry = &context.directory.lists[line.index()];
+        list_entry.set_end(0);
+        list_entry.key_hash.set(context.directory.hash(&list_key(list)));
+        list_entry.id.set(id);
+        self.set(context, entry, ClientNo::DAEMON, line.get());
+        self.lists.insert(list, List { uid: Some(uid), ..List::new(id, line, 0) });
         Ok(())
     }
 
     /// Handles a request to remove a list and its items.
-    pub fn list_delete(&mut self, env: &mut Env, context: &mut Context, list: &str) -> Answer {
+    pub fn list_delete(&mut self, env: &mut Env, context: &mut Context, list: &str) -> RequestResult {
         name::check(list)?;
         let existed = self.list_remove(env, context, list);
         Ok(Outcome::Reply(Reply::Deleted { existed }))
@@ -364,7 +390,7 @@ impl Bindings {
     fn list_remove(&mut self, env: &mut Env, context: &mut Context, name: &str) -> bool {
         let Some(list) = self.lists.remove(name) else { return false };
         if let Some(found) = live_owner_word(&context.directory, &list_key(name)) {
-            self.names.bury(&context.directory, found.entry);
+            self.names.set_tombstone(&context.directory, found.entry);
         }
         self.end_list(env, context, &list);
         true
@@ -372,8 +398,8 @@ impl Bindings {
 
     /// Ends a list to which no name leads any more.
     fn end_list(&mut self, env: &mut Env, context: &mut Context, list: &List) {
-        context.directory.lists[list.place.index()].id.set(0);
-        self.lists.places.push(list.place);
+        context.directory.lists[list.line.index()].id.set(0);
+        self.lists.free_lines.push(list.line);
         // The items' claims end with the items.
         self.claims.take_refused(list.id, 0);
         self.claims.set_maximum(list.id, 0);
@@ -427,7 +453,7 @@ impl Bindings {
     }
 
     /// Handles a request to rename a list. For a moment both names lead to the list.
-    pub fn list_rename(&mut self, parts: &mut Parts<'_>, from: &str, to: &str) -> Answer {
+    pub fn list_rename(&mut self, parts: &mut Parts<'_>, from: &str, to: &str) -> RequestResult {
         name::check(from)?;
         name::check(to)?;
         if !self.lists.by_name.contains_key(from) {
@@ -443,13 +469,13 @@ impl Bindings {
             // One store moves the name from the former list to this one. A daemon that is killed before it leaves both lists.
             let former = self.lists.remove(to);
             let list = self.lists.remove(from).expect("checked above");
-            parts.context.directory.lists[list.place.index()].key_hash.set(parts.context.directory.hash(&list_key(to)));
-            self.set(parts.context, entry, ClientNo::DAEMON, list.place.get());
+            parts.context.directory.lists[list.line.index()].key_hash.set(parts.context.directory.hash(&list_key(to)));
+            self.set(parts.context, entry, ClientNo::DAEMON, list.line.get());
             tensorlend_layout::crash_point!("daemon: list has both names");
             self.lists.insert(to, list);
             self.queue_changed(to);
             if let Some(found) = live_owner_word(&parts.context.directory, &list_key(from)) {
-                self.names.bury(&parts.context.directory, found.entry);
+                self.names.set_tombstone(&parts.context.directory, found.entry);
             }
             if let Some(former) = former {
                 self.end_list(parts.env, parts.context, &former);

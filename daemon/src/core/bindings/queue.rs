@@ -3,11 +3,11 @@
 use super::Bindings;
 use super::claims::Claims;
 use super::list::NewItems;
-use crate::core::answer::{Answer, Outcome, Wait};
 use crate::core::client::Client;
 use crate::core::context::Context;
 use crate::core::env::Env;
 use crate::core::names::live_owner_word;
+use crate::core::outcome::{Outcome, RequestResult, Wait};
 use crate::core::parts::Parts;
 use std::collections::BTreeSet;
 use tensorlend_layout::name::{self, item_key};
@@ -26,7 +26,7 @@ const SEARCHED_MAX: u32 = 512;
 
 impl Bindings {
     /// Handles a client's request about a queue.
-    pub fn queue(&mut self, parts: &mut Parts<'_>, client: ClientNo, request: &QueueRequest) -> Answer {
+    pub fn queue(&mut self, parts: &mut Parts<'_>, client: ClientNo, request: &QueueRequest) -> RequestResult {
         match request {
             QueueRequest::Put { list, cells, max } => self.queue_put(parts, client, (list, cells, *max)),
             QueueRequest::Claim { list, done, max, wait } => {
@@ -76,7 +76,7 @@ impl Bindings {
         parts: &mut Parts<'_>,
         client: ClientNo,
         (list, cells, max): (&str, &[CellNo], u64),
-    ) -> Answer {
+    ) -> RequestResult {
         // All producers share one maximum, until the queue has no items.
         let known = self.lists.id_and_items(list).filter(|&(_, items)| items > 0);
         let known = known.map_or(0, |(id, _)| self.claims.maximum(id));
@@ -103,13 +103,13 @@ impl Bindings {
             return Ok(Outcome::Reply(Reply::Queue(QueueReply::Full)));
         }
         let items = NewItems { owner: client, cells, life: LifeWord::FOREVER };
-        let answer = self.list_append(parts, list, items)?;
-        if matches!(answer, Outcome::Reply(_))
+        let result = self.list_append(parts, list, items)?;
+        if matches!(result, Outcome::Reply(_))
             && let Some((id, _)) = self.lists.id_and_items(list)
         {
             self.claims.set_maximum(id, max);
         }
-        Ok(answer)
+        Ok(result)
     }
 
     /// Notes that claims which wait for this queue may be granted.
@@ -146,7 +146,12 @@ impl Bindings {
         existed
     }
 
-    fn queue_claim(&mut self, parts: &mut Parts<'_>, client: ClientNo, (list, max, wait): (&str, u8, bool)) -> Answer {
+    fn queue_claim(
+        &mut self,
+        parts: &mut Parts<'_>,
+        client: ClientNo,
+        (list, max, wait): (&str, u8, bool),
+    ) -> RequestResult {
         if let Some(until_ns) = self.claims.asserted_until_ns() {
             if parts.env.clock.now_ns() < until_ns && parts.members.values().any(Client::is_disconnected) {
                 return Ok(Outcome::Later(Wait::Asserted { until_ns }));

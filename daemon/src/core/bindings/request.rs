@@ -2,9 +2,9 @@
 
 use super::absorb::announced_name;
 use super::{Binding, Bindings};
-use crate::core::answer::{Answer, Outcome, Wait};
 use crate::core::env::Env;
 use crate::core::names::{find, live_owner_word};
+use crate::core::outcome::{Outcome, RequestResult, Wait};
 use crate::core::parts::Parts;
 use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::name;
@@ -17,7 +17,7 @@ const TIDY_MAX: usize = 256;
 
 impl Bindings {
     /// Handles a request to bind a name.
-    pub fn bind(&mut self, parts: &mut Parts<'_>, name: &str, binding: Binding, since_ns: u64) -> Answer {
+    pub fn bind(&mut self, parts: &mut Parts<'_>, name: &str, binding: Binding, since_ns: u64) -> RequestResult {
         let Binding { owner: number, cell, life } = binding;
         name::check(name)?;
         parts.members.check_cell(number, cell)?;
@@ -63,7 +63,7 @@ impl Bindings {
     }
 
     /// Handles a request to delete a name of any owner.
-    pub fn delete(&mut self, parts: &mut Parts<'_>, name: &str, since_ns: u64) -> Answer {
+    pub fn delete(&mut self, parts: &mut Parts<'_>, name: &str, since_ns: u64) -> RequestResult {
         name::check(name)?;
         if !self.absorb_all(parts, since_ns) {
             return Ok(Outcome::Later(Wait::Claim));
@@ -82,7 +82,7 @@ impl Bindings {
     }
 
     /// Handles an owner's request to forget names that the owner has deleted.
-    pub fn tidy(&mut self, parts: &mut Parts<'_>, number: ClientNo, names: &[(String, CellNo)]) -> Answer {
+    pub fn tidy(&mut self, parts: &mut Parts<'_>, number: ClientNo, names: &[(String, CellNo)]) -> RequestResult {
         if names.len() > TIDY_MAX {
             return Err(Refusal::Bad(format!("a request tidies at most {TIDY_MAX} names, not {}", names.len())));
         }
@@ -104,7 +104,7 @@ impl Bindings {
 
     /// Handles a request to rename a name whose owner is frozen. For a moment both names lead to
     /// the same cell. No process writes that cell any more.
-    pub fn rename(&mut self, parts: &mut Parts<'_>, from: &str, to: &str, since_ns: u64) -> Answer {
+    pub fn rename(&mut self, parts: &mut Parts<'_>, from: &str, to: &str, since_ns: u64) -> RequestResult {
         name::check(from).and_then(|()| name::check(to))?;
         if !self.names_ready(parts, 1, to.as_bytes()) {
             return Ok(Outcome::Later(Wait::Names));

@@ -43,6 +43,26 @@ impl Residence {
     }
 }
 
+impl Making {
+    /// Converts a finished order to the segment that is lent under this line, with its slot records. A segment of
+    /// device memory gets its device later.
+    pub fn into_segment(self, slots_log2: u8, slots: Part, line: SegmentLine) -> Segment {
+        Segment {
+            mem: self.mem,
+            bytes: self.segment_bytes.expect("it is a segment"),
+            charge: self.charge,
+            slots_log2,
+            slots,
+            line,
+            residence: Residence::Memory,
+            released_ns: None,
+            tried_ns: None,
+            wanted_ns: None,
+            device: None,
+        }
+    }
+}
+
 /// A segment lent to a client.
 #[derive(Debug)]
 pub struct Segment {
@@ -57,7 +77,7 @@ pub struct Segment {
     /// The records of the segment's slots. The flag `acked` also holds for the segment.
     pub slots: Part,
     /// The segment's index in the directory's table.
-    pub entry: SegmentLine,
+    pub line: SegmentLine,
     /// The location of the bytes.
     pub residence: Residence,
     /// Time at which the living owner released the segment for spill. From then on the owner frees

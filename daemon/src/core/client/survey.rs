@@ -27,10 +27,10 @@ impl Reach {
         self.chain = Some((slot, generation));
     }
 
-    /// Continues the chain while `goes_on` returns true. Returns true at the end of the chain.
-    pub fn follow(&mut self, client: &Client, mut goes_on: impl FnMut() -> bool) -> bool {
+    /// Continues the chain while `continues` returns true. Returns true at the end of the chain.
+    pub fn follow(&mut self, client: &Client, mut continues: impl FnMut() -> bool) -> bool {
         while let Some((slot, generation)) = self.chain {
-            if !goes_on() {
+            if !continues() {
                 return false;
             }
             self.chain = None;
@@ -66,7 +66,7 @@ impl Reach {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StreamPosition {
     /// The survey visits the streams from this entry of the table of streams on.
-    pub place: StreamLine,
+    pub line: StreamLine,
     /// The id of the stream that the survey visited last at this entry.
     pub id: u64,
     /// If that stream still exists, the survey continues at this entry of its ring.
@@ -75,8 +75,8 @@ pub struct StreamPosition {
 
 impl StreamPosition {
     /// Returns the position of the next stream after this place.
-    pub fn after(place: StreamLine) -> Self {
-        Self { place: place + 1, ..Self::default() }
+    pub fn after(line: StreamLine) -> Self {
+        Self { line: line + 1, ..Self::default() }
     }
 }
 

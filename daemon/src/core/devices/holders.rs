@@ -9,7 +9,6 @@
 
 use super::Devices;
 use crate::core::account::{Charge, Kind};
-use crate::core::answer::{Answer, Outcome};
 use crate::core::client::Segment;
 use crate::core::context::Context;
 use crate::core::device::DeviceNumber;
@@ -17,6 +16,7 @@ use crate::core::env::Env;
 use crate::core::event::MemId;
 use crate::core::label::{Label, Preserved};
 use crate::core::orders::Part;
+use crate::core::outcome::{Outcome, RequestResult};
 use crate::core::parts::Parts;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::number::{ClientNo, SlotNo};
@@ -187,7 +187,13 @@ impl Holders {
 
 impl Devices {
     /// Handles a client's report of the lendings that it has mapped.
-    pub fn mapped(&mut self, parts: &mut Parts<'_>, number: ClientNo, lendings: &[LendingId], last: bool) -> Answer {
+    pub fn mapped(
+        &mut self,
+        parts: &mut Parts<'_>,
+        number: ClientNo,
+        lendings: &[LendingId],
+        last: bool,
+    ) -> RequestResult {
         check(lendings)?;
         if lendings.iter().any(|it| !parts.env.devices.may_have_lent(it.since_ns, parts.env.clock.now_ns())) {
             return Err(Refusal::Bad("a segment of device memory that was never lent".into()));
@@ -199,7 +205,13 @@ impl Devices {
     }
 
     /// Handles a client's report of the lendings that it has unmapped.
-    pub fn unmapped(&mut self, env: &mut Env, context: &Context, number: ClientNo, lendings: &[LendingId]) -> Answer {
+    pub fn unmapped(
+        &mut self,
+        env: &mut Env,
+        context: &Context,
+        number: ClientNo,
+        lendings: &[LendingId],
+    ) -> RequestResult {
         check(lendings)?;
         self.holders.unmapped(number, lendings);
         let settled = self.holders.settled_among(lendings);
@@ -229,14 +241,16 @@ impl Devices {
         let allocator = env.devices[device].settings.allocator;
         if let Some(place) = self.place_of(device).filter(|_| allocator != tensorlend_layout::wire::Allocator::Async) {
             let (namespace, id) = (context.ledger.id(), env.orphans.new_id());
-            env.effects.keep(mem, Label::DeviceOrphaned { namespace, uid, place: place as u8, bytes, id });
+            env.effects.keep(mem, Label::DeviceOrphaned { namespace, uid, device: place as u8, bytes, id });
         }
     }
 
     /// Recovers a segment that the previous daemon orphaned or was about to orphan. Every client of
     /// the previous daemon may hold the segment. Returns true if the segment's device still exists.
     pub fn recover_given_up(&mut self, env: &mut Env, context: &Context, uid: u32, preserved: &Preserved) -> bool {
-        let (Label::DeviceOrphaned { place, .. } | Label::DeviceSegment { place, .. }) = preserved.label else {
+        let (Label::DeviceOrphaned { device: place, .. } | Label::DeviceSegment { device: place, .. }) =
+            preserved.label
+        else {
             return false;
         };
         let Some(device) = self.device_at(place.into()) else { return false };

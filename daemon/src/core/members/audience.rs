@@ -32,7 +32,7 @@ impl Members {
 
     /// Removes a disconnected client from the audiences that contain it. The client's leases do not
     /// count any more.
-    pub fn show_no_more(&self, context: &Context, reader: ClientNo, shown: Option<impl IntoIterator<Item = ClientNo>>) {
+    pub fn end_showing(&self, context: &Context, reader: ClientNo, shown: Option<impl IntoIterator<Item = ClientNo>>) {
         let (word, bit) = audience_bit(reader);
         // If `shown` is `None`, the bits are the daemon's only record of the memory that a previous
         // daemon has shown to clients. Such bits stay until their owners end.

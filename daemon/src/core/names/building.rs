@@ -35,7 +35,7 @@ impl Building {
     }
 
     /// Continues the construction for one slice. Returns true when the table is complete.
-    pub fn go_on(&mut self, d: &Directory) -> bool {
+    pub fn advance(&mut self, d: &Directory) -> bool {
         let table = self.table.word();
         let end = (self.wiped + STEP).min(table.places());
         for at in self.wiped..end {

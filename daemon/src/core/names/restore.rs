@@ -44,7 +44,7 @@ impl Names {
             it.count(d, entry, owner_word_of(d, entry), true);
         }
         for entry in used.iter().filter(|&entry| owner_word_of(d, entry).kind() != OwnerKind::Live) {
-            it.bury(d, entry);
+            it.set_tombstone(d, entry);
         }
         d.head().names_live.set(it.live);
         it.show_room(d);

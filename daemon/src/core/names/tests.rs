@@ -31,7 +31,7 @@ impl World {
     /// Makes the memory on order and takes back the discarded memory.
     fn serve(&mut self) {
         loop {
-            self.names.go_on(&self.d);
+            self.names.advance(&self.d);
             for extent in self.names.take_discarded() {
                 assert!(extent.bytes <= DISCARD_BYTES);
                 let words: &[Word] = self.view.array(extent.at as usize, extent.bytes as usize / 8).unwrap();
@@ -75,9 +75,9 @@ impl World {
         Ok((entry, owner_word))
     }
 
-    fn bury(&mut self, key: &[u8]) {
+    fn set_tombstone(&mut self, key: &[u8]) {
         let found = live_owner_word(&self.d, key).unwrap();
-        self.names.bury(&self.d, found.entry);
+        self.names.set_tombstone(&self.d, found.entry);
         self.serve();
     }
 
@@ -117,7 +117,7 @@ fn thousands_of_names_grow_the_table_and_never_move() {
             assert_eq!((found.entry, found.owner_word, owner_word.cell().index()), (entry, owner_word, i));
         }
         for i in 0..20_000u32 {
-            w.bury(format!("name {i}").as_bytes());
+            w.set_tombstone(format!("name {i}").as_bytes());
         }
         w.check();
         assert_eq!((w.names.live(), w.d.table().places()), (0, 1 << FIRST_TABLE_LOG2), "the table shrinks");
@@ -156,7 +156,7 @@ fn a_table_grows_by_one_slice_in_a_turn() {
         }
         let mut turns = 0;
         while w.names.is_building() {
-            w.names.go_on(&w.d);
+            w.names.advance(&w.d);
             turns += 1;
         }
         // The first slice was made at once.
@@ -181,7 +181,7 @@ fn names_come_and_go_while_a_table_is_built() {
         let (mut built, mut fresh, mut seed) = (0, 0, 1u64);
         while w.d.table().places() < 1 << 18 {
             // Each round is one turn of building, then adds one or two names.
-            w.names.go_on(&w.d);
+            w.names.advance(&w.d);
             for extent in w.names.take_discarded() {
                 let words: &[Word] = w.view.array(extent.at as usize, extent.bytes as usize / 8).unwrap();
                 for word in words {
@@ -204,7 +204,7 @@ fn names_come_and_go_while_a_table_is_built() {
                     // Remove the oldest name, or the newest.
                     let gone = if random >> 61 & 1 == 0 { there.pop_first() } else { there.pop_last() }.unwrap();
                     let found = live_owner_word(&w.d, &key(gone)).unwrap();
-                    w.names.bury(&w.d, found.entry);
+                    w.names.set_tombstone(&w.d, found.entry);
                 }
             }
         }
@@ -240,7 +240,7 @@ fn keys_whose_searches_are_alike_are_refused_to_their_own_user_alone() {
         assert_eq!(w.bind_as(&key, CellNo::new(1), theirs), Err(Full::Collision));
         let entry = w.names.place_announced(&w.d, &key, theirs).unwrap();
         w.live(entry, CellNo::new(1));
-        w.bury(&key);
+        w.set_tombstone(&key);
     }
     w.check();
 }
@@ -288,7 +288,7 @@ fn keys_that_stand_in_a_names_way_are_spread_by_the_next_table() {
     let (most, all) = (passed.iter().max().unwrap(), passed.iter().sum::<u64>());
     assert!(*most < SEARCH_MAX && all < 16 * 2_000, "at most {most}, {all} in all");
     for key in &keys {
-        w.bury(key);
+        w.set_tombstone(key);
     }
     w.check();
     assert!(names.iter().all(|name| live_owner_word(&w.d, name).is_some()));
@@ -314,16 +314,16 @@ fn a_place_is_passed_as_long_as_one_behind_it_is_reached_through_it() {
     let (b, c) = (alike(&w, 'b'), alike(&w, 'c'));
     let (at_a, first) = w.bind(b"a", CellNo::new(1)).unwrap();
     let (at_b, _) = w.bind(&b, CellNo::new(2)).unwrap();
-    w.bury(b"a");
+    w.set_tombstone(b"a");
     assert_eq!((w.passed_over(), live_owner_word(&w.d, &b).unwrap().entry), (1, at_b));
     let (again, second) = w.bind(b"a", CellNo::new(1)).unwrap();
     assert_eq!((again, w.passed_over()), (at_a, 0), "the place and the entry are used again");
     assert_ne!(first, second, "the version tells the two lives apart");
-    w.bury(b"a");
+    w.set_tombstone(b"a");
     assert_eq!(w.bind(&c, CellNo::new(3)).unwrap().0, at_a);
     assert!(find(&w.d, b"a").is_none());
-    w.bury(&c);
-    w.bury(&b);
+    w.set_tombstone(&c);
+    w.set_tombstone(&b);
     assert_eq!(w.passed_over(), 0, "places at the end of a run become free");
     w.check();
 }
@@ -340,7 +340,7 @@ fn long_names_take_blocks_and_give_them_back() {
         for i in 0..255 {
             let found = live_owner_word(&w.d, &key(i + round)).unwrap();
             assert_eq!(w.d.key(&w.d.names[found.entry.index()]), Some(key(i + round)));
-            w.bury(&key(i + round));
+            w.set_tombstone(&key(i + round));
         }
         w.check();
     }
@@ -367,7 +367,7 @@ fn churn_does_not_fill_the_last_table() {
         for i in 0..50_000u32 {
             w.bind(format!("churn {i}").as_bytes(), CellNo::new(i)).unwrap();
             if i >= 900 {
-                w.bury(format!("churn {}", i - 900).as_bytes());
+                w.set_tombstone(format!("churn {}", i - 900).as_bytes());
             }
         }
         w.check();
@@ -407,7 +407,7 @@ fn memory_follows_the_names_up_and_down() {
     let held = w.ordered - w.discarded - least;
     assert!(held <= 160 * 100_000, "{held}");
     for i in 0..100_000u32 {
-        w.bury(&format!("{i:0>32}").into_bytes());
+        w.set_tombstone(&format!("{i:0>32}").into_bytes());
     }
     let left = w.ordered - w.discarded - least;
     assert!(left <= 3 << 20, "{left}");

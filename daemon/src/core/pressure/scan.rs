@@ -267,16 +267,16 @@ impl Pressure {
         Owner { number: owner, client }: Owner<'_>,
         position: StreamPosition,
     ) {
-        let Some((at, stream)) = streams.of_producer_from(owner, position.place) else {
+        let Some((at, stream)) = streams.of_producer_from(owner, position.line) else {
             scan.stage = Stage::Leases(None);
             return;
         };
-        let from = if (at, stream) == (position.place, position.id) { position.entry } else { 0 };
+        let from = if (at, stream) == (position.line, position.id) { position.entry } else { 0 };
         let (end, value) = streams.value_from(at, from);
         env.chores.spend((end.saturating_sub(from) / 16) as u32);
         match value {
             Some(value) => {
-                scan.stage = Stage::Streams(StreamPosition { place: at, id: stream, entry: end });
+                scan.stage = Stage::Streams(StreamPosition { line: at, id: stream, entry: end });
                 scan.note(owner, client, value);
             }
             None => scan.stage = Stage::Streams(StreamPosition::after(at)),

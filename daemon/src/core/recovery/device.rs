@@ -30,12 +30,13 @@ impl Namespace {
         env: &mut Env,
         descriptors: &mut Descriptors,
         unused: &mut BTreeSet<MemId>,
-        entry: SegmentLine,
+        line: SegmentLine,
     ) -> bool {
-        let line = &self.context.directory.segments[entry.index()];
-        let (range, bytes, since_ns) = (RangeWord(line.range.peek()), line.bytes.peek(), line.since_ns.peek());
+        let segment_entry = &self.context.directory.segments[line.index()];
+        let (range, bytes, since_ns) =
+            (RangeWord(segment_entry.range.peek()), segment_entry.bytes.peek(), segment_entry.since_ns.peek());
         let key = SegmentId { owner: range.owner(), base: range.base() };
-        let place = DeviceLocation::of(line.place.peek()).filter(|place| place.allocator != Allocator::Async);
+        let place = DeviceLocation::of(segment_entry.place.peek()).filter(|place| place.allocator != Allocator::Async);
         let number = place.and_then(|place| self.devices.device_at(place.device));
         let (Some(number), Some(segment), Some(slots)) =
             (number, descriptors.device_segments.remove(&key), descriptors.slots.remove(&key))
@@ -65,7 +66,7 @@ impl Namespace {
                 charge,
                 slots_log2,
                 slots,
-                entry,
+                line,
                 residence: Residence::Memory,
                 released_ns: None,
                 tried_ns: None,

@@ -11,6 +11,7 @@
 
 use crate::core::account::{Charge, Kind, NamespaceId};
 use crate::core::client::{Announcements, Client, ClientSegments, ClientState, Residence, Segment, Sheets};
+use crate::core::context::Context;
 use crate::core::disconnected::DISCONNECTED_PAUSE_NS;
 use crate::core::effect::Effect;
 use crate::core::env::Env;
@@ -119,8 +120,8 @@ impl Descriptors {
             Label::Slots { owner, base, .. } => {
                 self.slots.insert(SegmentId { owner, base }, preserved);
             }
-            Label::Ring { place, id, .. } => {
-                self.rings.insert(RingId { place, id }, preserved);
+            Label::Ring { line, id, .. } => {
+                self.rings.insert(RingId { line, id }, preserved);
             }
             Label::Wake { id, client, cursor, .. } => {
                 self.wakes.insert((id, client, cursor), preserved.mem);
@@ -262,8 +263,8 @@ impl Namespace {
             | Label::Leases { owner, .. }
             | Label::Cells { owner, .. }
             | Label::Slots { owner, .. } => (owner, Kind::Sheet),
-            Label::Ring { place, .. } => {
-                (ClientNo::low(self.context.directory.streams.get(place.index())?.catalogue.peek()), Kind::Sheet)
+            Label::Ring { line, .. } => {
+                (ClientNo::low(self.context.directory.streams.get(line.index())?.catalogue.peek()), Kind::Sheet)
             }
             Label::DeviceSegment { owner, .. } => (owner, Kind::Device),
             // Only daemons have ever had such a descriptor.
@@ -287,57 +288,22 @@ impl Namespace {
     ) -> Vec<(ClientNo, bool)> {
         let (mut clients, mut ended) = (BTreeMap::new(), Vec::new());
         let mut fresh = 1;
-        let (mut live, mut waiting) = (0, 0);
         for number in (1..self.context.directory.members.len()).filter_map(ClientNo::at) {
-            let entry = self.context.directory.entry(number);
-            let member = Member(entry.member.peek());
-            if member.0 != 0 {
+            if self.context.directory.entry(number).member.peek() != 0 {
                 fresh = number.index() + 1;
             }
-            if !self.context.ledger.shares_tables() {
-                // The previous daemon may have had another configuration.
-                entry.announce_until.set(u64::MAX);
-            } else if entry.announce_until.peek() == u64::MAX {
-                let absorbed = Absorbed(entry.absorbed.peek()).index();
-                entry.announce_until.set(absorbed + RING as u64);
-            }
-            let sheets = descriptors.clients.remove(&number);
-            let client = sheets.filter(|_| member.state() != MemberState::Vacant);
-            let head = self.context.directory.head();
-            let [present, announcers, waiters] =
-                [&head.present, &head.announcers, &head.waiters].map(|words| Bitmap(words));
-            let listed = present.has(number);
-            let client =
-                client.and_then(|sheets| restore_client(env, self.context.ledger.id(), entry, sheets, listed, unused));
-            let waits = waiters.has(number);
-            let Some(mut client) = client else {
-                present.clear(number);
-                announcers.clear(number);
-                waiters.clear(number);
-                if member.state() != MemberState::Vacant {
-                    entry.member.set(Member::new(MemberState::Vacant, member.epoch(), 0).0);
-                    entry.geometry.add(1);
-                }
+            self.restore_grant(number);
+            let former = FormerMember::of(&self.context, number);
+            let sheets = descriptors.clients.remove(&number).filter(|_| !former.is_vacant());
+            let Some(client) = sheets.and_then(|sheets| former.restore(env, sheets, unused)) else {
+                self.vacate(number);
                 continue;
             };
-            present.set(number);
-            // The previous daemon may have reclaimed a range and then ended before it changed this
-            // word.
-            entry.geometry.add(1);
-            client.waits = waits && client.is_disconnected();
-            if !client.waits {
-                waiters.clear(number);
-            }
-            let absorbed = Absorbed(entry.absorbed.peek()).state();
-            if client.is_disconnected() {
-                live += 1;
-                waiting += u64::from(client.waits);
-                let ending = matches!(absorbed, MemberState::Ending | MemberState::Closed);
-                if ending || !client.sheets.are_mapped() {
-                    ended.push((number, true));
-                }
-            } else {
+            self.relist(number, &client);
+            if !client.is_disconnected() {
                 ended.push((number, false));
+            } else if former.was_ending() || !client.sheets.are_mapped() {
+                ended.push((number, true));
             }
             env.accounts.begin_session(client.uid);
             clients.insert(number, client);
@@ -350,9 +316,48 @@ impl Namespace {
             self.devices.was_there(number);
         }
         let head = self.context.directory.head();
-        head.clients.set(live);
-        head.waiters_count.set(waiting);
+        let live = || self.members.values().filter(|client| client.is_disconnected());
+        head.clients.set(live().count() as u64);
+        head.waiters_count.set(live().filter(|client| client.waits).count() as u64);
         ended
+    }
+
+    /// Gives a member the grant of announcements that this daemon's configuration requires. The previous daemon
+    /// may have had another configuration.
+    fn restore_grant(&self, number: ClientNo) {
+        let entry = self.context.directory.entry(number);
+        if !self.context.ledger.shares_tables() {
+            entry.announce_until.set(u64::MAX);
+        } else if entry.announce_until.peek() == u64::MAX {
+            let absorbed = Absorbed(entry.absorbed.peek()).index();
+            entry.announce_until.set(absorbed + RING as u64);
+        }
+    }
+
+    /// Frees the entry of a number without a client.
+    fn vacate(&self, number: ClientNo) {
+        let head = self.context.directory.head();
+        for words in [&head.present, &head.announcers, &head.waiters] {
+            Bitmap(words).clear(number);
+        }
+        let entry = self.context.directory.entry(number);
+        let member = Member(entry.member.peek());
+        if member.state() != MemberState::Vacant {
+            entry.member.set(Member::new(MemberState::Vacant, member.epoch(), 0).0);
+            entry.geometry.add(1);
+        }
+    }
+
+    /// Lists a client that outlived the previous daemon.
+    fn relist(&self, number: ClientNo, client: &Client) {
+        let head = self.context.directory.head();
+        Bitmap(&head.present).set(number);
+        if !client.waits {
+            Bitmap(&head.waiters).clear(number);
+        }
+        // The previous daemon may have reclaimed a range and then ended before it changed this
+        // word.
+        self.context.directory.entry(number).geometry.add(1);
     }
 
     /// Restores the segments, and counts the bytes that are lost. Returns the ranges of device memory that are lost.
@@ -365,17 +370,17 @@ impl Namespace {
     ) -> Vec<RangeWord> {
         let mut on_devices = Vec::new();
         let mut lent: BTreeMap<ClientNo, u64> = BTreeMap::new();
-        for place in (0..self.context.directory.segments.len()).filter_map(SegmentLine::at) {
-            let line = &self.context.directory.segments[place.index()];
-            let (range, bytes) = (RangeWord(line.range.peek()), line.bytes.peek());
-            let is_on_device = range.is_lent() && line.place.peek() != 0;
+        for line in (0..self.context.directory.segments.len()).filter_map(SegmentLine::at) {
+            let segment_entry = &self.context.directory.segments[line.index()];
+            let (range, bytes) = (RangeWord(segment_entry.range.peek()), segment_entry.bytes.peek());
+            let is_on_device = range.is_lent() && segment_entry.place.peek() != 0;
             if is_on_device {
-                if self.restore_on_device(env, descriptors, unused, place) {
+                if self.restore_on_device(env, descriptors, unused, line) {
                     continue;
                 }
                 on_devices.push(range);
             } else if range.is_lent()
-                && let Some(segment) = self.restore_in_memory(env, descriptors, unused, place)
+                && let Some(segment) = self.restore_in_memory(env, descriptors, unused, line)
             {
                 let in_memory = if segment.residence.is_in_memory() { bytes } else { 0 };
                 lost.bytes += if matches!(segment.residence, Residence::Lost) { bytes } else { 0 };
@@ -386,7 +391,7 @@ impl Namespace {
             if range.is_lent() {
                 lost.bytes += bytes;
             }
-            self.unlist_lost(place);
+            self.unlist_lost(line);
         }
         self.segments.lowest_first();
         for catalogue in self.members.numbers() {
@@ -402,10 +407,10 @@ impl Namespace {
         env: &mut Env,
         descriptors: &mut Descriptors,
         unused: &mut BTreeSet<MemId>,
-        place: SegmentLine,
+        line: SegmentLine,
     ) -> Option<Segment> {
-        let line = &self.context.directory.segments[place.index()];
-        let (range, bytes) = (RangeWord(line.range.peek()), line.bytes.peek());
+        let segment_entry = &self.context.directory.segments[line.index()];
+        let (range, bytes) = (RangeWord(segment_entry.range.peek()), segment_entry.bytes.peek());
         let key = SegmentId { owner: range.owner(), base: range.base() };
         let found = descriptors.bytes_of(env, key, bytes);
         let slots = descriptors.slots.remove(&key)?;
@@ -434,7 +439,7 @@ impl Namespace {
             charge,
             slots_log2: range.slots().ilog2() as u8,
             slots,
-            entry: place,
+            line,
             residence,
             released_ns: None,
             tried_ns: None,
@@ -457,25 +462,26 @@ impl Namespace {
     }
 
     /// Frees a table entry that is already free, or whose segment was lost.
-    fn unlist_lost(&mut self, place: SegmentLine) {
-        let line = &self.context.directory.segments[place.index()];
-        let range = RangeWord(line.range.peek());
+    fn unlist_lost(&mut self, line: SegmentLine) {
+        let segment_entry = &self.context.directory.segments[line.index()];
+        let range = RangeWord(segment_entry.range.peek());
         if range.is_lent() {
-            line.range.set(0);
+            segment_entry.range.set(0);
             if let Some(entry) = self.context.directory.members.get(usize::from(range.owner())) {
                 entry.geometry.add(1);
             }
         }
-        self.segments.put_back(place);
+        self.segments.put_back(line);
     }
 }
 
 /// Returns the owner of a ring. The ring must have the length that the directory records.
-fn ring_owner(d: &Directory, RingId { place, id }: RingId, bytes: u64) -> Option<ClientNo> {
-    let line = d.streams.get(place.index())?;
-    let capacity = u32::try_from(line.capacity.peek()).ok().filter(|it| it.is_power_of_two() && *it <= CAPACITY_MAX)?;
+fn ring_owner(d: &Directory, RingId { line, id }: RingId, bytes: u64) -> Option<ClientNo> {
+    let stream_entry = d.streams.get(line.index())?;
+    let capacity =
+        u32::try_from(stream_entry.capacity.peek()).ok().filter(|it| it.is_power_of_two() && *it <= CAPACITY_MAX)?;
     let whole = bytes == length::ring(capacity);
-    (line.id.peek() == id && whole).then(|| ClientNo::low(line.catalogue.peek()))
+    (stream_entry.id.peek() == id && whole).then(|| ClientNo::low(stream_entry.catalogue.peek()))
 }
 
 /// Charges a sheet and returns it.
@@ -485,68 +491,107 @@ pub(super) fn part(env: &mut Env, namespace: NamespaceId, uid: u32, preserved: P
     Some(Part { mem: preserved.mem, view, charge, acked: preserved.acked })
 }
 
-fn restore_client(
-    env: &mut Env,
+/// A member of the directory, as the previous daemon left it.
+#[derive(Clone, Copy)]
+struct FormerMember<'a> {
     namespace: NamespaceId,
-    entry: &MemberEntry,
-    sheets: PreservedSheets,
+    entry: &'a MemberEntry,
+    member: Member,
+    absorbed: Absorbed,
+    uid: u32,
+    /// Whether the directory lists the member, so that other clients may map its sheets.
     listed: bool,
-    unused: &mut BTreeSet<MemId>,
-) -> Option<Client> {
-    let (catalogue, writer) = sheets.catalogue?;
-    let member = Member(entry.member.peek());
-    let (pid, uid) = ((entry.process.peek() >> 32) as u32, entry.process.peek() as u32);
-    let open = member.state() == MemberState::Open;
-    // An open member's leases count, so the member needs its lease table.
-    let leases = sheets.leases.filter(|preserved| preserved.bytes == length::LEASES);
-    if catalogue.bytes != length::CATALOGUE || open && leases.is_none() {
-        return None;
-    }
-    let catalogue = part(env, namespace, uid, catalogue)?;
-    unused.remove(&catalogue.mem);
-    let leases = leases.filter(|_| open).and_then(|preserved| part(env, namespace, uid, preserved));
-    let mut cells = Vec::new();
-    for (number, preserved) in sheets.cells {
-        // A part counts only if all earlier parts exist.
-        if usize::from(number) == cells.len() + 1 && number < CELL_PARTS && preserved.bytes == length::cells(number) {
-            cells.extend(part(env, namespace, uid, preserved));
+    /// Whether the member may sleep.
+    waits: bool,
+}
+
+impl<'a> FormerMember<'a> {
+    fn of(context: &'a Context, number: ClientNo) -> Self {
+        let (entry, head) = (context.directory.entry(number), context.directory.head());
+        Self {
+            namespace: context.ledger.id(),
+            entry,
+            member: Member(entry.member.peek()),
+            absorbed: Absorbed(entry.absorbed.peek()),
+            uid: entry.process.peek() as u32,
+            listed: Bitmap(&head.present).has(number),
+            waits: Bitmap(&head.waiters).has(number),
         }
     }
-    for part in leases.iter().chain(&cells) {
-        unused.remove(&part.mem);
+
+    fn is_vacant(&self) -> bool {
+        self.member.state() == MemberState::Vacant
     }
-    let absorbed = Absorbed(entry.absorbed.peek());
-    let announcer = open && matches!(absorbed.state(), MemberState::Open | MemberState::Ending);
-    // The previous daemon may have listed the member before it sealed the catalogue.
-    if listed && open && !catalogue.acked {
-        // The previous daemon received the acknowledgement and did not seal the catalogue. Other
-        // clients map the catalogue from now on.
-        env.effects.push(Effect::Seal { conn: ConnId(u64::MAX), mem: catalogue.mem });
+
+    /// Returns true if the member's leases count. So the member needs its lease table.
+    fn is_open(&self) -> bool {
+        self.member.state() == MemberState::Open
     }
-    let catalogue = Part { acked: catalogue.acked || listed && open, ..catalogue };
-    Some(Client {
-        uid,
-        pid,
-        command: String::new(),
-        label: label_of(entry),
-        role: if writer { Role::Writer } else { Role::Reader },
-        versions: Versions::OWN,
-        state: if open {
-            ClientState::Disconnected { pause_ns: DISCONNECTED_PAUSE_NS }
-        } else {
-            ClientState::Ended { loud: VecDeque::new(), pause_ns: crate::core::death::PROBE_PAUSE_NS }
-        },
-        member,
-        shown: None,
-        announcements: Announcements::restored(announcer, absorbed.index()),
-        sheets: Sheets::new(catalogue, leases, cells),
-        segments: ClientSegments::default(),
-        notices: BTreeSet::new(),
-        lent_ns: env.clock.now_ns(),
-        waits: false,
-        watched: false,
-        draining: None,
-        is_revoked: false,
-        has_lost: false,
-    })
+
+    /// Returns true if the previous daemon had begun to end the member.
+    fn was_ending(&self) -> bool {
+        matches!(self.absorbed.state(), MemberState::Ending | MemberState::Closed)
+    }
+
+    /// Returns the member's client. Returns `None` if a sheet is missing without which the client cannot continue.
+    fn restore(&self, env: &mut Env, sheets: PreservedSheets, unused: &mut BTreeSet<MemId>) -> Option<Client> {
+        let is_writer = sheets.catalogue.as_ref()?.1;
+        let sheets = self.restore_sheets(env, sheets, unused)?;
+        let announcer = self.is_open() && matches!(self.absorbed.state(), MemberState::Open | MemberState::Ending);
+        Some(Client {
+            uid: self.uid,
+            pid: (self.entry.process.peek() >> 32) as u32,
+            command: String::new(),
+            label: label_of(self.entry),
+            role: if is_writer { Role::Writer } else { Role::Reader },
+            versions: Versions::OWN,
+            state: if self.is_open() {
+                ClientState::Disconnected { pause_ns: DISCONNECTED_PAUSE_NS }
+            } else {
+                ClientState::Ended { loud: VecDeque::new(), pause_ns: crate::core::death::PROBE_PAUSE_NS }
+            },
+            member: self.member,
+            shown: None,
+            announcements: Announcements::restored(announcer, self.absorbed.index()),
+            sheets,
+            segments: ClientSegments::default(),
+            notices: BTreeSet::new(),
+            lent_ns: env.clock.now_ns(),
+            waits: self.waits && self.is_open(),
+            watched: false,
+            draining: None,
+            is_revoked: false,
+            has_lost: false,
+        })
+    }
+
+    /// Charges and returns the member's sheets.
+    fn restore_sheets(&self, env: &mut Env, sheets: PreservedSheets, unused: &mut BTreeSet<MemId>) -> Option<Sheets> {
+        let (catalogue, _) = sheets.catalogue?;
+        let leases = sheets.leases.filter(|preserved| preserved.bytes == length::LEASES);
+        if catalogue.bytes != length::CATALOGUE || self.is_open() && leases.is_none() {
+            return None;
+        }
+        let mut catalogue = part(env, self.namespace, self.uid, catalogue)?;
+        let leases = leases.filter(|_| self.is_open());
+        let leases = leases.and_then(|preserved| part(env, self.namespace, self.uid, preserved));
+        let mut cells = Vec::new();
+        for (number, preserved) in sheets.cells {
+            // A part counts only if all earlier parts exist.
+            if usize::from(number) == cells.len() + 1 && number < CELL_PARTS && preserved.bytes == length::cells(number)
+            {
+                cells.extend(part(env, self.namespace, self.uid, preserved));
+            }
+        }
+        for part in leases.iter().chain(&cells).chain([&catalogue]) {
+            unused.remove(&part.mem);
+        }
+        // The previous daemon may have listed the member before it sealed the catalogue. Then it had received the
+        // acknowledgement. Other clients map the catalogue from now on.
+        if self.listed && self.is_open() && !catalogue.acked {
+            env.effects.push(Effect::Seal { conn: ConnId(u64::MAX), mem: catalogue.mem });
+            catalogue.acked = true;
+        }
+        Some(Sheets::new(catalogue, leases, cells))
+    }
 }

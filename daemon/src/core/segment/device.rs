@@ -2,13 +2,13 @@
 
 use super::Segments;
 use crate::core::account::Kind;
-use crate::core::answer::{Answer, Lent, Outcome, Requester, What, Work};
-use crate::core::client::{Residence, Segment};
+use crate::core::client::Segment;
 use crate::core::device::{DeviceLocation, OnDevice};
 use crate::core::devices::Devices;
 use crate::core::effect::Lending;
 use crate::core::label::Label;
 use crate::core::orders::{Making, Order};
+use crate::core::outcome::{Lent, Outcome, RequestResult, Requester, Task, Work};
 use crate::core::parts::Parts;
 use crate::core::range::{SegmentSize, SizeOnDevice, SlotRange};
 use tensorlend_layout::directory::DEVICES;
@@ -24,7 +24,7 @@ impl Segments {
         devices: &Devices,
         Requester { conn, number: owner }: Requester,
         SizeOnDevice { device: uuid, size: SegmentSize { bytes, log2 } }: SizeOnDevice,
-    ) -> Answer {
+    ) -> RequestResult {
         let number = parts.env.devices.number_of(uuid, &parts.env.settings.no_device)?;
         if devices.place_of(number).is_none() {
             let why = format!(
@@ -64,7 +64,7 @@ impl Segments {
             export,
             view: None,
         };
-        Ok(Outcome::Working(Work { what: What::Segment { base, log2 }, making: vec![segment, slots] }))
+        Ok(Outcome::Working(Work { task: Task::Segment { base, log2 }, making: vec![segment, slots] }))
     }
 }
 
@@ -76,7 +76,7 @@ impl Segments {
         devices: &mut Devices,
         SlotRange { owner, base, log2 }: SlotRange,
         [segment, slots]: [Making; 2],
-        entry: SegmentLine,
+        line: SegmentLine,
     ) -> Outcome {
         let bytes = segment.segment_bytes.expect("it is a segment");
         let number = segment.device.expect("it is on a device");
@@ -84,36 +84,25 @@ impl Segments {
         let since_ns = parts.env.devices.lending_ns(parts.env.clock.now_ns());
         let allocator = parts.env.devices[number].settings.allocator;
         let place = DeviceLocation { device: devices.place_of(number).expect("seen when it was asked for"), allocator };
-        let line = &parts.context.directory.segments[entry.index()];
-        line.bytes.put(bytes);
-        line.since_ns.put(since_ns);
-        line.place.put(place.word());
+        let segment_entry = &parts.context.directory.segments[line.index()];
+        segment_entry.bytes.put(bytes);
+        segment_entry.since_ns.put(since_ns);
+        segment_entry.place.put(place.word());
         tensorlend_layout::crash_point!("device: range about to be lent");
-        line.range.set(RangeWord::new(log2, owner, base).0);
+        segment_entry.range.set(RangeWord::new(log2, owner, base).0);
         tensorlend_layout::crash_point!("device: range lent");
         parts.env.devices[number].segments += 1;
         if allocator != Allocator::Async {
-            let (namespace, place) = (parts.context.ledger.id(), place.device as u8);
-            parts.env.effects.keep(segment.mem, Label::DeviceSegment { namespace, owner, base, place, bytes });
+            let (namespace, device) = (parts.context.ledger.id(), place.device as u8);
+            parts.env.effects.keep(segment.mem, Label::DeviceSegment { namespace, owner, base, device, bytes });
         }
         parts.env.effects.keep(slots.mem, Label::Slots { namespace: parts.context.ledger.id(), owner, base });
         let lend = vec![(segment.mem, Lending::Device), (slots.mem, Lending::Write)];
         let on_device = OnDevice { number, since_ns, export };
         let lending = LendingId { owner, base, since_ns };
         devices.lent(lending, Some(owner));
-        let segment = Segment {
-            mem: segment.mem,
-            bytes,
-            charge: segment.charge,
-            slots_log2: log2,
-            slots: slots.into_part(),
-            entry,
-            residence: Residence::Memory,
-            released_ns: None,
-            tried_ns: None,
-            wanted_ns: None,
-            device: Some(on_device),
-        };
+        let segment = segment.into_segment(log2, slots.into_part(), line);
+        let segment = Segment { device: Some(on_device), ..segment };
         let client = parts.members.me(owner);
         client.segments.insert(base, segment);
         client.lent_ns = parts.env.clock.now_ns();

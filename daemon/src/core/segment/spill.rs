@@ -20,7 +20,6 @@
 use super::Segments;
 use crate::core::account::NamespaceId;
 use crate::core::account::{Kind, limit};
-use crate::core::answer::{Answer, Outcome, Wait};
 use crate::core::client::{ClientState, Residence, Segment};
 use crate::core::context::Context;
 use crate::core::effect::Effect;
@@ -29,6 +28,7 @@ use crate::core::event::{MemId, Unmade};
 use crate::core::label::Label;
 use crate::core::members::Members;
 use crate::core::orders::{Making, Part, Purpose};
+use crate::core::outcome::{Outcome, RequestResult, Wait};
 use crate::core::parts::Parts;
 use crate::core::settings::{Payer, SpillSettings};
 use crate::core::spills::{SpillWrite, Whose};
@@ -103,7 +103,7 @@ impl Segments {
             let whole = client.segments.iter().filter(move |(_, s)| (gone || s.released_ns.is_some()) && is_whole(s));
             whole.map(move |(&base, segment)| Candidate {
                 tried_ns: segment.tried_ns,
-                since_ns: context.directory.segments[segment.entry.index()].since_ns.peek(),
+                since_ns: context.directory.segments[segment.line.index()].since_ns.peek(),
                 whose: Whose { namespace: context.ledger.id(), number, base },
                 uid: client.uid,
                 bytes: segment.bytes,
@@ -144,7 +144,7 @@ impl Segments {
         segment.residence = Residence::File { failed: None };
         segment.mem = file;
         let bytes = segment.bytes;
-        Self::want_no_more(parts.context, segment);
+        Self::cancel_want_out(parts.context, segment);
         // The file must be in the fd store before the memory is removed from the store.
         parts
             .env
@@ -159,7 +159,7 @@ impl Segments {
     }
 
     /// Handles a request for a segment that may be in a file. Returns `None` for a segment in memory, which the caller lends.
-    pub fn recall(parts: &mut Parts<'_>, number: ClientNo, base: SlotNo) -> Option<Answer> {
+    pub fn recall(parts: &mut Parts<'_>, number: ClientNo, base: SlotNo) -> Option<RequestResult> {
         let (id, client) = (parts.context.ledger.id(), parts.members.me(number));
         let uid = client.uid;
         let segment = client.segments.get_mut(base).expect("the caller found it");
@@ -212,7 +212,7 @@ impl Segments {
     pub fn recalled(parts: &mut Parts<'_>, whose: Whose, made: Result<(), Unmade>) {
         let client = parts.members.me(whose.number);
         let uid = client.uid;
-        let segment = client.segments.get_mut(whose.base).expect("it is disowned when it is freed");
+        let segment = client.segments.get_mut(whose.base).expect("its purpose ends when it is freed");
         let Residence::Returning { making } = std::mem::take(&mut segment.residence) else {
             unreachable!("its memory was on order");
         };
@@ -220,7 +220,7 @@ impl Segments {
             tracing::error!(client = whose.number.get(), "a spilled segment could not be read: {reason}");
             parts.env.spills.failures += 1;
             segment.residence = Residence::File { failed: Some(reason) };
-            parts.env.count_no_more(making);
+            parts.env.uncount(making);
             return;
         }
         let bytes = segment.bytes;

@@ -77,7 +77,7 @@ impl Segments {
                         wanted.push((number, base));
                     }
                 } else if is_new && asks {
-                    let since_ns = parts.context.directory.segments[segment.entry.index()].since_ns.peek();
+                    let since_ns = parts.context.directory.segments[segment.line.index()].since_ns.peek();
                     of_living.push((since_ns, number, base));
                 }
             }
@@ -93,7 +93,7 @@ impl Segments {
         for (number, base) in wanted {
             let segment = parts.members.me(number).segments.get_mut(base).expect("found above");
             segment.wanted_ns = Some(now_ns);
-            parts.context.directory.head().want_out(segment.entry, true);
+            parts.context.directory.head().want_out(segment.line, true);
         }
         parts.context.directory.head().wanted_out.ring();
         parts.env.effects.push(Effect::WakeWanted { directory: parts.context.directory.mem() });
@@ -101,9 +101,9 @@ impl Segments {
     }
 
     /// Takes back the wish for a segment. A reader needs the segment, or its bytes are in a file.
-    pub fn want_no_more(context: &Context, segment: &mut Segment) {
+    pub fn cancel_want_out(context: &Context, segment: &mut Segment) {
         if segment.wanted_ns.take().is_some() {
-            context.directory.head().want_out(segment.entry, false);
+            context.directory.head().want_out(segment.line, false);
         }
     }
 }

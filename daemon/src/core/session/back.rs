@@ -7,27 +7,52 @@
 //! [`super::GATHERING_NS`] have passed.
 
 use super::{Conn, Core, Joined};
-use crate::core::answer::{Answer, Lent, Outcome};
 use crate::core::client::{Client, ClientState, Segment};
 use crate::core::effect::Lending;
+use crate::core::env::Env;
 use crate::core::event::ConnId;
+use crate::core::namespace::Namespace;
+use crate::core::outcome::{Lent, Outcome, RequestResult};
 use crate::core::parts::Parts;
 use crate::core::settings::{Peer, Role};
 use crate::core::versions::Versions;
 use std::collections::BTreeSet;
-use tensorlend_layout::number::SlotNo;
+use tensorlend_layout::number::{ClientNo, SlotNo};
 use tensorlend_layout::wire::{Refusal, Reply, Return};
+
+/// Returns true if the client has memory, or has values in memory, that this daemon does not have. The memory of segments
+/// that the client has released for spill may be lost.
+fn has_lost_memory(client: &Client, back: &Return) -> bool {
+    let released: BTreeSet<SlotNo> = back.shelved.iter().copied().collect();
+    let has =
+        |base: &SlotNo| client.segments.get(base).is_some_and(|segment| !segment.is_lost() || released.contains(base));
+    back.segments.iter().flatten().any(|base| !has(base))
+        || back.segments.is_none() && (client.has_lost || client.segments.values().any(Segment::is_lost))
+        || back.cells != u8::MAX && usize::from(back.cells) > client.sheets.further_parts()
+}
+
+impl Namespace {
+    /// Returns the client's segments that are not in `known`. The previous daemon ended while it lent or reclaimed them,
+    /// so the client does not have them.
+    fn return_unknown(&mut self, env: &mut Env, number: ClientNo, known: &[SlotNo]) {
+        let lent: Vec<SlotNo> = self.members[number].segments.keys().copied().collect();
+        let parts = &mut Parts { env, context: &mut self.context, members: &mut self.members };
+        for base in lent.into_iter().filter(|base| !known.contains(base)) {
+            let _ = self.segments.return_segment(parts, &mut self.devices, number, base);
+        }
+    }
+}
 
 impl Core {
     /// Returns true while clients may still read a directory that this daemon has copied.
     pub(super) fn is_gathering(&mut self) -> bool {
         let Some(until_ns) = self.gathering_until_ns else { return false };
         let mut clients = self.namespaces.values().flat_map(|n| n.members.values());
-        let goes_on = self.env.clock.now_ns() < until_ns && clients.any(Client::is_disconnected);
-        if !goes_on {
+        let continues = self.env.clock.now_ns() < until_ns && clients.any(Client::is_disconnected);
+        if !continues {
             self.gathering_until_ns = None;
         }
-        goes_on
+        continues
     }
 
     /// Returns the role of a peer in a namespace, and the owner of a private namespace.
@@ -40,7 +65,7 @@ impl Core {
     }
 
     /// Handles a client's request to continue its session.
-    pub(super) fn welcome_back(&mut self, conn: ConnId, back: &Return) -> Answer {
+    pub(super) fn welcome_back(&mut self, conn: ConnId, back: &Return) -> RequestResult {
         let versions = Versions::agree((back.protocol_min, back.protocol_max), back.layout())?;
         let peer = self.conns[&conn].peer.clone();
         let unknown = || Refusal::NotFound("session to resume: this daemon does not know it".into());
@@ -56,20 +81,13 @@ impl Core {
         {
             return Err(unknown());
         }
-        let released: BTreeSet<SlotNo> = back.shelved.iter().copied().collect();
-        let known = |base: &SlotNo| {
-            client.segments.get(base).is_some_and(|segment| !segment.is_lost() || released.contains(base))
-        };
-        let has_more = back.segments.iter().flatten().any(|base| !known(base))
-            || back.segments.is_none() && (client.has_lost || client.segments.values().any(Segment::is_lost))
-            || back.cells != u8::MAX && usize::from(back.cells) > client.sheets.further_parts();
-        if has_more {
+        if has_lost_memory(client, back) {
             // Some of the client's memory is lost, and the daemon would lend its slot numbers
             // again.
             namespace.end_client(&mut self.env, back.client);
             return Err(unknown());
         }
-        for base in &released {
+        for base in &back.shelved {
             if let Some(segment) = client.segments.get_mut(*base).filter(|segment| segment.device.is_none()) {
                 segment.released_ns = Some(self.env.clock.now_ns());
                 self.env.spills.note_spillable();
@@ -80,21 +98,10 @@ impl Core {
         client.versions = versions;
         self.conns.get_mut(&conn).expect("the requester is connected").joined =
             Some(Joined { namespace: id, number: back.client, role });
-        if let Some(segments) = &back.segments {
-            let lent: Vec<SlotNo> = self.namespaces[&id].members[back.client].segments.keys().copied().collect();
-            let namespace = self.namespaces.get_mut(&id).expect("found above");
-            // The previous daemon ended while it lent or reclaimed this segment, so the client does
-            // not have the segment.
-            for base in lent.into_iter().filter(|base| !segments.contains(base)) {
-                let _ = namespace.segments.return_segment(
-                    &mut Parts { env: &mut self.env, context: &mut namespace.context, members: &mut namespace.members },
-                    &mut namespace.devices,
-                    back.client,
-                    base,
-                );
-            }
-        }
         let namespace = self.namespaces.get_mut(&id).expect("found above");
+        if let Some(segments) = &back.segments {
+            namespace.return_unknown(&mut self.env, back.client, segments);
+        }
         namespace.members.drop_cells_after(&mut self.env, back.client, back.cells);
         if role != Role::Reader {
             namespace.bindings.assert_claims(&mut namespace.context, back.client, &back.claims);

@@ -2,10 +2,10 @@
 
 use super::{Conn, Core, Phase};
 use crate::core::account::NamespaceId;
-use crate::core::answer::Outcome;
 use crate::core::clock::Timer;
 use crate::core::effect::Effect;
 use crate::core::event::ConnId;
+use crate::core::outcome::Outcome;
 use tensorlend_layout::wire::{QueueReply, QueueRequest, Reply, Request};
 
 /// Maximum number of waiting claims that one step answers.
@@ -14,7 +14,7 @@ const SERVED_MAX: usize = 64;
 /// The result of an attempt to answer the first waiting claim.
 #[derive(PartialEq, Eq)]
 enum Served {
-    Answered,
+    Done,
     /// The queue has no item.
     Waits,
     /// Another event must happen first.
@@ -100,7 +100,7 @@ impl Core {
             }
             *left -= 1;
             match self.try_blocked(conn) {
-                Served::Answered => {}
+                Served::Done => {}
                 Served::Waits => return true,
                 Served::Later => return false,
             }
@@ -119,11 +119,11 @@ impl Core {
                 self.put_off(conn, wait);
                 Served::Later
             }
-            answer => {
+            result => {
                 self.unblock(conn);
-                self.conclude(conn, answer);
+                self.conclude(conn, result);
                 tensorlend_layout::crash_point!("daemon: blocked request answered");
-                Served::Answered
+                Served::Done
             }
         }
     }

@@ -12,7 +12,7 @@ impl Core {
         }
         while let Some((id, chore)) = env.chores.pop() {
             // A closed namespace has no chores.
-            if let Some(left) = namespaces.get_mut(&id).and_then(|namespace| namespace.go_on(env, chore)) {
+            if let Some(left) = namespaces.get_mut(&id).and_then(|namespace| namespace.advance(env, chore)) {
                 env.chores.push(id, left);
             }
         }

@@ -2,12 +2,12 @@
 
 use super::requests::Counts;
 use super::{Conn, Core, Failed, Over, Phase};
-use crate::core::answer::{Answer, Outcome, Wait};
 use crate::core::clock::Timer;
 use crate::core::effect::Effect;
 use crate::core::event::ConnId;
 use crate::core::join::Newcomer;
-use crate::core::opening::Opening;
+use crate::core::opening::{NewNamespace, Opening};
+use crate::core::outcome::{Outcome, RequestResult, Wait};
 use crate::core::settings::{Admission, Peer, RESERVED_SESSIONS, Role};
 use crate::core::versions::Versions;
 use tensorlend_layout::name;
@@ -81,18 +81,18 @@ impl Core {
     }
 
     /// Admits a client within the limits, or with a session of the reserve for administrators.
-    pub(super) fn admit(&mut self, conn: ConnId, hello: &Hello, since_ns: u64) -> Answer {
-        let answer = self.hello(conn, hello, since_ns);
+    pub(super) fn admit(&mut self, conn: ConnId, hello: &Hello, since_ns: u64) -> RequestResult {
+        let result = self.hello(conn, hello, since_ns);
         let state = &self.conns[&conn];
-        let is_refused = matches!(answer, Err(Refusal::Limit { .. })) && !state.reserved;
+        let is_refused = matches!(result, Err(Refusal::Limit { .. })) && !state.reserved;
         if !is_refused || !self.has_reserve_for(state.peer.uid) {
-            return answer;
+            return result;
         }
         self.conns.get_mut(&conn).expect("seen above").reserved = true;
         self.hello(conn, hello, since_ns)
     }
 
-    fn hello(&mut self, conn: ConnId, hello: &Hello, since_ns: u64) -> Answer {
+    fn hello(&mut self, conn: ConnId, hello: &Hello, since_ns: u64) -> RequestResult {
         let state = &self.conns[&conn];
         if let Some(over) = state.over {
             return Err(self.env.accounts.too_many_sessions(state.peer.uid, over.reserved));
@@ -128,7 +128,8 @@ impl Core {
         }
         if !self.opening.iter().any(|o| o.ledger.name() == name) {
             let id = self.namespaces.new_id();
-            self.opening.push(Opening::begin(&mut self.env, id, &name, private, limits, admission)?);
+            let namespace = NewNamespace { id, name: &name, private, limits };
+            self.opening.push(Opening::begin(&mut self.env, namespace, admission)?);
         }
         Ok(Outcome::Later(Wait::Directory))
     }

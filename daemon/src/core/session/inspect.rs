@@ -4,8 +4,8 @@
 
 use super::{Conn, Core};
 use crate::core::account::NamespaceId;
-use crate::core::answer::{Answer, Outcome};
 use crate::core::namespace::Namespace;
+use crate::core::outcome::{Outcome, RequestResult};
 use crate::core::owners::SUPERUSER;
 use crate::core::stat::{namespace_use, stat};
 use crate::core::versions::common_protocol;
@@ -15,7 +15,11 @@ use tensorlend_layout::wire::{Inspect, Refusal, Reply, Shown, View};
 const NAMESPACES_MAX: usize = 64;
 
 impl Core {
-    pub(super) fn inspect(&self, state: &Conn, Inspect { protocol_min, protocol_max, view }: &Inspect) -> Answer {
+    pub(super) fn inspect(
+        &self,
+        state: &Conn,
+        Inspect { protocol_min, protocol_max, view }: &Inspect,
+    ) -> RequestResult {
         common_protocol((*protocol_min, *protocol_max))?;
         let is_own = matches!(view, View::Own);
         if let Some(over) = state.over

@@ -2,9 +2,9 @@
 
 use super::{Asker, CHORES_NS_MAX, Core, Joined};
 use crate::core::account::NamespaceId;
-use crate::core::answer::{Answer, Outcome, Requester, Wait};
 use crate::core::event::ConnId;
 use crate::core::namespace::Namespace;
+use crate::core::outcome::{Outcome, RequestResult, Requester, Wait};
 use crate::core::parts::Parts;
 use crate::core::range::{SegmentSize, SizeOnDevice};
 use crate::core::segment::Segments;
@@ -24,7 +24,7 @@ enum Room {
 
 impl Core {
     /// Handles a request for a segment. If a limit refuses the request, the daemon first reclaims memory that may be free.
-    pub(super) fn segment(&mut self, asker: Asker, size: SegmentSize) -> Answer {
+    pub(super) fn segment(&mut self, asker: Asker, size: SegmentSize) -> RequestResult {
         let Asker { conn, joined, since_ns } = asker;
         let uid = self.conns[&conn].peer.uid;
         let requester = Requester { conn, number: joined.number };
@@ -33,10 +33,10 @@ impl Core {
             let Namespace { context, members, segments, .. } = namespace;
             segments.segment(&mut Parts { env: &mut core.env, context, members }, requester, size)
         };
-        let mut answer = lend(self);
+        let mut result = lend(self);
         let env = &mut self.env;
-        if !matches!(answer, Err(Refusal::Limit { .. })) || size.bytes > env.pool.bytes_max() {
-            return answer;
+        if !matches!(result, Err(Refusal::Limit { .. })) || size.bytes > env.pool.bytes_max() {
+            return result;
         }
         if env.orphans.expedite(&mut env.effects, env.clock.now_ns(), uid, since_ns) {
             return Ok(Outcome::Later(Wait::Quiescent));
@@ -44,50 +44,55 @@ impl Core {
         match self.collect_for_room(joined, since_ns) {
             Room::Unchanged => {}
             Room::Awaited => return Ok(Outcome::Later(Wait::Chores)),
-            Room::Surveyed => answer = lend(self),
+            Room::Surveyed => result = lend(self),
         }
-        match &answer {
+        match &result {
             Err(Refusal::Limit { kind, .. }) if kind.is_tensor_memory() => {
                 if self.signal_pressure((*kind == LimitKind::NamespaceBytes).then_some(joined.namespace)) {
-                    answer = lend(self);
+                    result = lend(self);
                 }
-                self.or_spill(answer, asker, Some(uid))
+                self.or_spill(result, asker, Some(uid))
             }
-            _ => answer,
+            _ => result,
         }
     }
 
     /// Handles a request for the segment of a client's slot. If the segment is in a file and a
     /// limit refuses memory for it, the daemon spills other segments.
-    pub(super) fn segment_of(&mut self, asker: Asker, number: ClientNo, slot: SlotNo) -> Answer {
+    pub(super) fn segment_of(&mut self, asker: Asker, number: ClientNo, slot: SlotNo) -> RequestResult {
         let namespace = self.namespaces.get_mut(&asker.joined.namespace).expect("it has a client");
         // The memory counts for the segment's owner.
         let owner = namespace.members.get(number).map(|owner| owner.uid);
-        let answer = Segments::segment_of(
+        let result = Segments::segment_of(
             &mut Parts { env: &mut self.env, context: &mut namespace.context, members: &mut namespace.members },
             &mut namespace.devices,
             asker.joined.number,
             number,
             slot,
         );
-        self.or_spill(answer, asker, owner)
+        self.or_spill(result, asker, owner)
     }
 
     /// Returns the answer, or a wait if spilling may make room. `uid` is the user whom the memory
     /// is charged to.
-    fn or_spill(&mut self, answer: Answer, Asker { conn, joined, since_ns }: Asker, uid: Option<u32>) -> Answer {
-        let Err(Refusal::Limit { kind, .. }) = answer else { return answer };
-        let Some(uid) = uid else { return answer };
+    fn or_spill(
+        &mut self,
+        result: RequestResult,
+        Asker { conn, joined, since_ns }: Asker,
+        uid: Option<u32>,
+    ) -> RequestResult {
+        let Err(Refusal::Limit { kind, .. }) = result else { return result };
+        let Some(uid) = uid else { return result };
         if self.spill_for_room(uid, joined, kind, since_ns) {
             return Ok(Outcome::Later(Wait::Spilled));
         }
-        self.or_fault_of_spilling(answer, conn, since_ns)
+        self.or_fault_of_spilling(result, conn, since_ns)
     }
 
     /// Returns a refusal of memory that names the disk, if the daemon has failed to spill for this request.
-    fn or_fault_of_spilling(&self, answer: Answer, conn: ConnId, since_ns: u64) -> Answer {
+    fn or_fault_of_spilling(&self, result: RequestResult, conn: ConnId, since_ns: u64) -> RequestResult {
         let in_full = self.env.settings.shows_folders_to(&self.conns[&conn].peer);
-        match (answer, self.env.spills.failed_since(since_ns, in_full)) {
+        match (result, self.env.spills.failed_since(since_ns, in_full)) {
             (Err(Refusal::Limit { kind, what, setting, limit }), Some(SpillFault { reason, .. })) => {
                 let limit = format!("{limit}, and the daemon cannot spill to disk ({reason})");
                 Err(Refusal::Limit {
@@ -97,12 +102,12 @@ impl Core {
                     limit,
                 })
             }
-            (answer, _) => answer,
+            (result, _) => result,
         }
     }
 
     /// Handles a request for device memory. If a limit refuses the request, the daemon first reclaims memory that may be free.
-    pub(super) fn device_segment(&mut self, asker: Asker, size: SizeOnDevice) -> Answer {
+    pub(super) fn device_segment(&mut self, asker: Asker, size: SizeOnDevice) -> RequestResult {
         let Asker { conn, joined, since_ns } = asker;
         let requester = Requester { conn, number: joined.number };
         let lend = |core: &mut Self| {
@@ -111,12 +116,12 @@ impl Core {
             let env = &mut core.env;
             segments.device_segment(&mut Parts { env, context, members }, devices, requester, size)
         };
-        let answer = lend(self);
-        if !matches!(answer, Err(Refusal::Limit { .. })) {
-            return answer;
+        let result = lend(self);
+        if !matches!(result, Err(Refusal::Limit { .. })) {
+            return result;
         }
         match self.collect_for_room(joined, since_ns) {
-            Room::Unchanged => answer,
+            Room::Unchanged => result,
             Room::Awaited => Ok(Outcome::Later(Wait::Chores)),
             Room::Surveyed => lend(self),
         }

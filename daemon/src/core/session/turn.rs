@@ -9,7 +9,7 @@ use crate::core::env::Env;
 use crate::core::event::ConnId;
 use crate::core::namespace::Namespace;
 use crate::core::parts::Parts;
-use crate::core::probes::Probing;
+use crate::core::probes::{Probed, Probing};
 use crate::core::settings::Peer;
 use crate::core::who::Who;
 use tensorlend_layout::number::ClientNo;
@@ -307,7 +307,7 @@ impl Core {
         }
         for (mem, why) in self.env.probes.take_all() {
             match why {
-                Probing::Orphaned => self.env.orphan_probed(mem, true),
+                Probing::Orphaned => self.env.orphan_probed(Probed { mem, quiescent: true }),
                 Probing::Ended(..) | Probing::Disconnected(..) | Probing::Draining(..) => {}
             }
         }

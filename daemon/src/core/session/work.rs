@@ -2,11 +2,12 @@
 
 use super::{Conn, Core, Failed, Joined, Phase};
 use crate::core::account::NamespaceId;
-use crate::core::answer::{What, Work};
 use crate::core::event::{ConnId, MemId, Unmade};
+use crate::core::members::Members;
 use crate::core::orders::Purpose;
+use crate::core::outcome::{Task, Work};
 use crate::core::parts::Parts;
-use crate::core::probes::Probing;
+use crate::core::probes::{Probed, Probing};
 use crate::core::range::SlotRange;
 use crate::core::segment::Segments;
 use tensorlend_layout::raw::View;
@@ -35,7 +36,7 @@ impl Core {
                 }
             }
             Purpose::Spilled(whose) => {
-                let namespace = self.namespaces.get_mut(&whose.namespace).expect("it is disowned with its namespace");
+                let namespace = self.namespaces.get_mut(&whose.namespace).expect("its purpose ends with its namespace");
                 Segments::recalled(
                     &mut Parts { env: &mut self.env, context: &mut namespace.context, members: &mut namespace.members },
                     whose,
@@ -58,7 +59,7 @@ impl Core {
                         // No memory was made, so only the charges are refunded.
                         let making = work.making.remove(at);
                         let (bytes, on_host) = (making.segment_bytes, making.device.is_none());
-                        self.env.count_no_more(making);
+                        self.env.uncount(making);
                         self.abandon_work(conn);
                         if bytes.is_some() && on_host {
                             self.signal_pressure(None);
@@ -105,32 +106,37 @@ impl Core {
             Phase::Working(work) if work.making.iter().all(|m| m.made) => {}
             _ => return,
         }
-        let Phase::Working(Work { what, making }) = std::mem::replace(&mut state.phase, Phase::Idle) else {
+        let Phase::Working(Work { task, making }) = std::mem::replace(&mut state.phase, Phase::Idle) else {
             unreachable!("seen above");
         };
-        if let What::Join { namespace, joining } = &what {
+        if let Task::Join { namespace, joining } = &task {
             state.joined = Some(Joined { namespace: *namespace, number: joining.number, role: joining.role });
         }
         let joined = state.joined.expect("a connection that waits for memory has joined, or joins here");
         let namespace = self.namespaces.get_mut(&joined.namespace).expect("it has a client");
         let (env, me) = (&mut self.env, joined.number);
-        let answer = match what {
-            What::Join { joining, .. } => Ok(namespace.joined(env, conn, &state.peer, joining, making)),
-            What::Segment { base, log2 } => namespace.segments.segment_made(
+        let result = match task {
+            Task::Join { joining, .. } => Ok(namespace.joined(env, joining, making)),
+            Task::Segment { base, log2 } => namespace.segments.segment_made(
                 &mut Parts { env, context: &mut namespace.context, members: &mut namespace.members },
                 &mut namespace.devices,
                 SlotRange { owner: me, base, log2 },
                 making,
             ),
-            What::Cells { part } => Ok(namespace.members.cells_made(env, &namespace.context, me, part, making)),
-            What::Ring(ring) => namespace.streams.ring_made(
+            Task::Cells { part } => Ok(Members::cells_made(
+                &mut Parts { env, context: &mut namespace.context, members: &mut namespace.members },
+                me,
+                part,
+                making,
+            )),
+            Task::Ring(ring) => namespace.streams.ring_made(
                 &mut Parts { env, context: &mut namespace.context, members: &mut namespace.members },
                 &mut namespace.bindings,
                 ring,
                 making,
             ),
         };
-        self.conclude(conn, answer);
+        self.conclude(conn, result);
     }
 
     /// Abandons the memory that a connection's request has on order. Does nothing if the request
@@ -144,7 +150,7 @@ impl Core {
                 return;
             }
         };
-        if let What::Join { namespace, joining } = work.what {
+        if let Task::Join { namespace, joining } = work.task {
             self.namespaces.get_mut(&namespace).expect("a client is joining it").members.unjoin(joining.number);
         }
         for making in work.making {
@@ -152,24 +158,24 @@ impl Core {
         }
     }
 
-    pub(super) fn probed(&mut self, mem: MemId, quiescent: bool) {
-        match self.env.probes.answered(mem) {
+    pub(super) fn probed(&mut self, probed: Probed) {
+        match self.env.probes.responded(probed.mem) {
             Some(Probing::Ended(id, number)) => {
                 if let Some(namespace) = self.namespaces.get_mut(&id) {
-                    namespace.members.probed(&mut self.env, &namespace.context, number, mem, quiescent);
+                    namespace.members.probed(&mut self.env, &namespace.context, number, probed);
                 }
             }
             Some(Probing::Disconnected(id, number)) => {
                 if let Some(namespace) = self.namespaces.get_mut(&id) {
-                    namespace.disconnected_probed(&mut self.env, number, mem, quiescent);
+                    namespace.disconnected_probed(&mut self.env, number, probed);
                 }
             }
             Some(Probing::Draining(id, number)) => {
                 if let Some(namespace) = self.namespaces.get_mut(&id) {
-                    namespace.members.leases_probed(&mut self.env, &namespace.context, number, mem, quiescent);
+                    namespace.members.leases_probed(&mut self.env, &namespace.context, number, probed);
                 }
             }
-            Some(Probing::Orphaned) => self.env.orphan_probed(mem, quiescent),
+            Some(Probing::Orphaned) => self.env.orphan_probed(probed),
             None => {}
         }
     }

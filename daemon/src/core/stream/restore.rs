@@ -26,7 +26,7 @@ pub type Rings = BTreeMap<RingId, Part>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RingId {
     /// The stream's entry in the table of streams.
-    pub place: StreamLine,
+    pub line: StreamLine,
     /// The stream's id.
     pub id: u64,
 }
@@ -48,38 +48,43 @@ impl Streams {
         let mut streams = Streams::new(parts.context.ledger.limits().streams_max);
         for (entry, owner_word, key) in parts.context.directory.live_keys(KeyKind::Stream, Some) {
             let Some((KeyKind::Stream, name)) = name::parse(&key) else { continue };
-            let (place, producer) = (owner_word.stream(), owner_word.owner());
-            let line = parts.context.directory.streams.get(place.index()).filter(|line| line.id.peek() <= IDS_MAX);
-            let id = line.map_or(0, |line| line.id.peek());
+            let (line, producer) = (owner_word.stream(), owner_word.owner());
+            let stream_entry = parts
+                .context
+                .directory
+                .streams
+                .get(line.index())
+                .filter(|stream_entry| stream_entry.id.peek() <= IDS_MAX);
+            let id = stream_entry.map_or(0, |stream_entry| stream_entry.id.peek());
             newest = newest.max(id);
-            let stream = line.filter(|_| parts.members.get(producer).is_some()).and_then(|line| {
-                let ring = rings.remove(&RingId { place, id })?;
-                let policy = match line.policy.peek() {
+            let stream = stream_entry.filter(|_| parts.members.get(producer).is_some()).and_then(|stream_entry| {
+                let ring = rings.remove(&RingId { line, id })?;
+                let policy = match stream_entry.policy.peek() {
                     1 => Policy::DropOldest,
                     2 => Policy::Error,
                     _ => Policy::Block,
                 };
                 let namespace = parts.context.ledger.id();
-                let subscribers = Self::restore_subscribers(parts.env, parts.members, namespace, line, wakes);
-                let capacity = line.capacity.peek() as u32;
+                let subscribers = Self::restore_subscribers(parts.env, parts.members, namespace, stream_entry, wakes);
+                let capacity = stream_entry.capacity.peek() as u32;
                 let idle_since_ns = None;
                 Some(Stream { name: name.into(), id, producer, ring, capacity, policy, subscribers, idle_since_ns })
             });
             if let Some(stream) = stream {
-                streams.by_name.insert(stream.name.clone(), place);
-                streams.table.insert(place, stream);
+                streams.by_name.insert(stream.name.clone(), line);
+                streams.table.insert(line, stream);
             } else {
                 lost.push(id);
-                bindings.bury(parts.context, entry);
+                bindings.set_tombstone(parts.context, entry);
             }
         }
-        streams.places.retain(|place| !streams.table.contains_key(place));
-        for &place in &streams.places {
-            let line = &parts.context.directory.streams[place.index()];
-            line.id.set(0);
-            line.subscribers.iter().for_each(|word| word.set(0));
-            line.subscribers_count.set(0);
-            line.subscribers_version.add(1);
+        streams.free_lines.retain(|line| !streams.table.contains_key(line));
+        for &line in &streams.free_lines {
+            let stream_entry = &parts.context.directory.streams[line.index()];
+            stream_entry.id.set(0);
+            stream_entry.subscribers.iter().for_each(|word| word.set(0));
+            stream_entry.subscribers_count.set(0);
+            stream_entry.subscribers_version.add(1);
         }
         // No stream gets the id of an earlier stream. Making a stream takes longer than a
         // microsecond. So the ids of former streams were at most about the current time in
@@ -94,12 +99,12 @@ impl Streams {
         env: &mut Env,
         members: &Members,
         namespace: NamespaceId,
-        line: &StreamEntry,
+        stream_entry: &StreamEntry,
         wakes: &mut Wakes,
     ) -> Vec<Option<Subscriber>> {
         let mut seen = BTreeSet::new();
         let mut subscribers: Vec<Option<Subscriber>> = Vec::new();
-        for word in &line.subscribers {
+        for word in &stream_entry.subscribers {
             let it = SubscriberWord(word.peek());
             let whose = (it.client(), it.cursor());
             let client = members.get(it.client()).filter(|c| c.is_disconnected() && c.member.epoch() == it.epoch());
@@ -111,16 +116,16 @@ impl Streams {
                 subscribers.push(None);
                 continue;
             };
-            let wake = wakes.remove(&(line.id.peek(), whose.0, whose.1));
+            let wake = wakes.remove(&(stream_entry.id.peek(), whose.0, whose.1));
             let wake = wake.map(|mem| (mem, env.accounts.charge_recovered(Some(client.uid), namespace, Kind::Wake, 0)));
             subscribers.push(Some(Subscriber { number: whose.0, cursor: whose.1, wake }));
         }
         while subscribers.last().is_some_and(Option::is_none) {
             subscribers.pop();
         }
-        line.subscribers_count.set(subscribers.len() as u64);
+        stream_entry.subscribers_count.set(subscribers.len() as u64);
         // The previous daemon may have changed the list, and not its version.
-        line.subscribers_version.add(1);
+        stream_entry.subscribers_version.add(1);
         subscribers
     }
 }

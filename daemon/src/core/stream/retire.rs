@@ -6,7 +6,6 @@
 //! idle stream at once. The daemon begins with the stream that has been idle longest.
 
 use super::{Stream, StreamId, Streams};
-use crate::core::answer::Outcome;
 use crate::core::bindings::Bindings;
 use crate::core::chores::{PAUSE_NS, RELEASE};
 use crate::core::client::Client;
@@ -14,6 +13,7 @@ use crate::core::clock::Timer;
 use crate::core::context::Context;
 use crate::core::env::Env;
 use crate::core::members::Members;
+use crate::core::outcome::Outcome;
 use crate::core::parts::Parts;
 use tensorlend_layout::number::{ClientNo, StreamLine};
 use tensorlend_layout::wire::Reply;
@@ -31,18 +31,18 @@ impl Streams {
     }
 
     /// Updates the idle time of a stream that may have become idle, or is used again.
-    pub(super) fn update_idle_time(&mut self, env: &Env, members: &Members, place: StreamLine) {
-        let Some(stream) = self.table.get(&place) else { return };
+    pub(super) fn update_idle_time(&mut self, env: &Env, members: &Members, line: StreamLine) {
+        let Some(stream) = self.table.get(&line) else { return };
         let idle = stream.subscribers.is_empty() && !Self::is_produced(members, stream);
-        let stream = self.table.get_mut(&place).expect("seen above");
+        let stream = self.table.get_mut(&line).expect("seen above");
         match (stream.idle_since_ns, idle) {
             (None, true) => {
                 stream.idle_since_ns = Some(env.clock.now_ns());
-                self.idle.insert((env.clock.now_ns(), stream.id, place));
+                self.idle.insert((env.clock.now_ns(), stream.id, line));
             }
             (Some(since), false) => {
                 stream.idle_since_ns = None;
-                self.idle.remove(&(since, stream.id, place));
+                self.idle.remove(&(since, stream.id, line));
             }
             _ => {}
         }
@@ -50,21 +50,16 @@ impl Streams {
 
     /// Updates the idle times of all streams like [`Streams::update_idle_time`].
     pub fn update_idle_times(&mut self, env: &Env, members: &Members) {
-        for place in self.table.keys().copied().collect::<Vec<_>>() {
-            self.update_idle_time(env, members, place);
+        for line in self.table.keys().copied().collect::<Vec<_>>() {
+            self.update_idle_time(env, members, line);
         }
     }
 
     /// Handles a producer's report that it has closed a stream. The ring's word `closed` is
     /// authoritative.
-    pub fn stream_closed(
-        &mut self,
-        parts: &Parts<'_>,
-        producer: ClientNo,
-        StreamId { place, id }: StreamId,
-    ) -> Outcome {
-        if self.table.get(&place).is_some_and(|s| s.producer == producer && s.id == id) {
-            self.update_idle_time(parts.env, parts.members, place);
+    pub fn stream_closed(&mut self, parts: &Parts<'_>, producer: ClientNo, StreamId { line, id }: StreamId) -> Outcome {
+        if self.table.get(&line).is_some_and(|s| s.producer == producer && s.id == id) {
+            self.update_idle_time(parts.env, parts.members, line);
         }
         Outcome::Reply(Reply::Done)
     }
@@ -74,19 +69,19 @@ impl Streams {
     pub(super) fn retire_oldest(&mut self, parts: &mut Parts<'_>, bindings: &mut Bindings, uid: Option<u32>) -> bool {
         let owner = |uid: Option<u32>| uid.map(|uid| parts.context.ledger.owner_of(uid));
         let of_uid =
-            |place: &StreamLine| uid.is_none() || owner(uid) == owner(parts.members.uid_of(self.table[place].producer));
-        let Some(place) = self.idle.iter().map(|&(_, _, place)| place).find(of_uid) else { return false };
-        self.retire(parts, bindings, place, "its place is needed");
+            |line: &StreamLine| uid.is_none() || owner(uid) == owner(parts.members.uid_of(self.table[line].producer));
+        let Some(line) = self.idle.iter().map(|&(_, _, line)| line).find(of_uid) else { return false };
+        self.retire(parts, bindings, line, "its place is needed");
         true
     }
 
-    fn retire(&mut self, parts: &mut Parts<'_>, bindings: &mut Bindings, place: StreamLine, why: &str) {
+    fn retire(&mut self, parts: &mut Parts<'_>, bindings: &mut Bindings, line: StreamLine, why: &str) {
         tracing::debug!(
             namespace = parts.context.ledger.name(),
-            stream = self.table[&place].name,
+            stream = self.table[&line].name,
             "stream retired: {why}"
         );
-        self.stream_remove(parts, bindings, place);
+        self.stream_remove(parts, bindings, line);
     }
 
     /// Handles the timer of the streams.
@@ -103,16 +98,16 @@ impl Streams {
             if !parts.env.chores.spend(0) {
                 return;
             }
-            let Some(&(since, _, place)) = self.idle.first() else { return };
+            let Some(&(since, _, line)) = self.idle.first() else { return };
             if since.saturating_add(parts.env.settings.stream_grace_ns) > parts.env.clock.now_ns() {
                 return;
             }
             // The daemon reads the producer's word `closed` again. A producer that has reset the
             // word keeps its stream.
-            self.update_idle_time(parts.env, parts.members, place);
-            if self.table[&place].idle_since_ns.is_some() {
+            self.update_idle_time(parts.env, parts.members, line);
+            if self.table[&line].idle_since_ns.is_some() {
                 parts.env.chores.spend(RELEASE);
-                self.retire(parts, bindings, place, "it has had neither producer nor subscribers for streams.grace_ms");
+                self.retire(parts, bindings, line, "it has had neither producer nor subscribers for streams.grace_ms");
             }
         }
     }

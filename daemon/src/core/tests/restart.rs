@@ -384,7 +384,7 @@ fn who_hangs_up_before_he_has_the_directory_may_come_again() {
 }
 
 #[test]
-fn who_has_more_than_the_daemon_knows_cannot_go_on() {
+fn who_has_more_than_the_daemon_knows_cannot_continue() {
     let mut w = World::new(system());
     let mut a = w.join(1);
     let lent = w.segment(&a);

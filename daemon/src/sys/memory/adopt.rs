@@ -146,12 +146,14 @@ impl Adoption<'_> {
             }
         };
         let bytes = fstat(&copy)?.st_size as u64;
-        let is_directory = writable.is_some();
-        let view = match (magic, writable) {
-            (Some(_), None) => Some(unmapped::view(&copy, size(bytes)?)),
-            (_, writable) => writable,
+        let view = if let Some(view) = writable {
+            memories.insert_directory(mem, copy, view.clone());
+            Some(view)
+        } else {
+            let view = magic.map(|_| Ok::<_, io::Error>(unmapped::view(&copy, size(bytes)?))).transpose()?;
+            memories.insert(mem, copy, view.as_ref(), lane_of(&label, lanes));
+            view
         };
-        memories.insert(mem, copy, view.as_ref(), is_directory, lane_of(&label, lanes));
         Ok(Some(Preserved { label, mem, view, bytes, acked: true, copied: false }))
     }
 
@@ -183,7 +185,7 @@ impl Adoption<'_> {
             // An orphaned sheet has a view, so that the daemon later closes it as a sheet.
             let is_sheet = matches!(label, Label::Orphaned { segment: false, .. });
             let view = is_sheet.then(|| Ok::<_, io::Error>(unmapped::view(&fd, size(bytes)?))).transpose()?;
-            memories.insert(mem, fd, view.as_ref(), false, lane);
+            memories.insert(mem, fd, view.as_ref(), lane);
             fd_store.has(mem, &label);
             return Ok(Preserved { label, mem, view: None, bytes, acked: true, copied: false });
         };
@@ -193,7 +195,7 @@ impl Adoption<'_> {
         if let Label::Directory { namespace, life, uid, name } = label {
             if let Ok(view) = map::sheet(&fd, length, Access::Write) {
                 let label = Label::Directory { namespace, life, uid, name };
-                memories.insert(mem, fd, Some(&view), true, lane);
+                memories.insert_directory(mem, fd, view.clone());
                 fd_store.has(mem, &label);
                 return Ok(Preserved { label, mem, view: Some(view), bytes, acked: true, copied: false });
             }
@@ -202,11 +204,11 @@ impl Adoption<'_> {
             let before = Label::Directory { namespace, life, uid, name: name.clone() };
             let label = Label::Directory { namespace, life: life.wrapping_add(1), uid, name };
             fd_store.replace(mem, &label, copy.as_fd(), &before.to_string());
-            memories.insert(mem, copy, Some(&view), true, lane);
+            memories.insert_directory(mem, copy, view.clone());
             return Ok(Preserved { label, mem, view: Some(view), bytes, acked: true, copied: true });
         }
         let acked = memfd::is_sealed(fd.as_fd())? || memfd::is_marked_mapped(fd.as_fd())?;
-        memories.insert(mem, fd, Some(&view), false, lane);
+        memories.insert(mem, fd, Some(&view), lane);
         fd_store.has(mem, &label);
         Ok(Preserved { label, mem, view: Some(view), bytes, acked, copied: false })
     }

@@ -4,7 +4,7 @@ use super::account::NamespaceId;
 use super::effect::Lending;
 use super::event::{ConnId, MemId};
 use super::orders::Making;
-use super::settings::Role;
+use super::settings::{Peer, Role};
 use super::versions::Versions;
 use tensorlend_layout::number::{ClientNo, SlotNo, StreamLine};
 use tensorlend_layout::wire::{Policy, Refusal, Reply};
@@ -14,7 +14,7 @@ use tensorlend_layout::wire::{Policy, Refusal, Reply};
 const ACK_NS_MAX: u64 = 5_000_000_000;
 
 /// The result of a request.
-pub type Answer = Result<Outcome, Refusal>;
+pub type RequestResult = Result<Outcome, Refusal>;
 
 /// The outcome of a request that is not refused.
 #[derive(Debug)]
@@ -91,7 +91,7 @@ pub enum Lent {
 /// A request that waits until the daemon has allocated memory.
 #[derive(Debug)]
 pub struct Work {
-    pub what: What,
+    pub task: Task,
     pub making: Vec<Making>,
 }
 
@@ -105,6 +105,8 @@ pub struct Requester {
 /// A client that is joining a namespace.
 #[derive(Debug)]
 pub struct Joining {
+    pub conn: ConnId,
+    pub peer: Peer,
     /// The client's number.
     pub number: ClientNo,
     pub label: String,
@@ -126,7 +128,7 @@ pub struct RingRequest {
 
 /// The purpose of the memory.
 #[derive(Debug)]
-pub enum What {
+pub enum Task {
     Join { namespace: NamespaceId, joining: Joining },
     Segment { base: SlotNo, log2: u8 },
     Cells { part: u8 },
