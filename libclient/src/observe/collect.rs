@@ -6,7 +6,7 @@ use super::observation::{ClientSeen, ClientState, LeaseSeen, Observation, Origin
 use super::sheets::Sheets;
 use super::shown::natural;
 use super::slots::Slots;
-use super::{ENTRIES_MAX, LEASES_MAX, MESSAGES_MAX, Observer, streams};
+use super::{ENTRIES_MAX, LEASES_MAX, MESSAGES_MAX, Observer, ages, streams};
 use crate::error::Result;
 use crate::session::Session;
 use crate::tensor::dims::as_usize;
@@ -37,15 +37,7 @@ pub fn observe(observer: &mut Observer) -> Result<Observation> {
     let mut values = Values { slots: Slots::lent(session, now_ns), ..Values::default() };
     fetch_records(session, sheets, &mut values.slots)?;
     let mut names = Names::walk(session, sheets)?;
-    let lists = std::mem::take(&mut names.lists);
-    names.lists_seen.sort_by(|a, b| natural(&a.name, &b.name));
-    names.resolve(session, sheets, |led, catalogue, cell| {
-        let origin = match led {
-            Led::Name(name) => Origin::Name(name),
-            Led::Item { list, number } => Origin::Item { list: lists.get(&list).cloned().unwrap_or_default(), number },
-        };
-        values.found.push((origin, catalogue, cell));
-    })?;
+    resolve(session, sheets, &mut names, &mut values)?;
     let streams = streams_of(session, sheets, &names, &mut values)?;
     values.take_in(sheets);
     let lendings: HashSet<_> = values.slots.lendings.iter().map(|&(_, lending)| lending).collect();
@@ -53,12 +45,7 @@ pub fn observe(observer: &mut Observer) -> Result<Observation> {
     sheets.keep(|lending| lendings.contains(lending), |id| ids.contains(&id));
 
     let (held, more) = leases(session, sheets, &clients)?;
-    let mut leases = Vec::with_capacity(held.len());
-    for ((holder, epoch, word), count) in held {
-        let age = ages.of((holder, epoch, word), now_ns);
-        let kept = values.lease(sheets, LeaseWord(word), count);
-        leases.push(lease_seen(holder, LeaseWord(word), count, kept, age));
-    }
+    let leases = values.take_leases(sheets, held, |key| ages.of(key, now_ns));
     ages.end();
     values.finish();
     let mut seen = Observation {
@@ -155,6 +142,19 @@ fn fetch_records(session: &Session, sheets: &mut Sheets, slots: &mut Slots) -> R
     Ok(())
 }
 
+/// Reads the cells of the names and of the lists' items.
+fn resolve(session: &Session, sheets: &mut Sheets, names: &mut Names, values: &mut Values) -> Result<()> {
+    let lists = std::mem::take(&mut names.lists);
+    names.lists_seen.sort_by(|a, b| natural(&a.name, &b.name));
+    names.resolve(session, sheets, |led, owner, cell| {
+        let origin = match led {
+            Led::Name(name) => Origin::Name(name),
+            Led::Item { list, number } => Origin::Item { list: lists.get(&list).cloned().unwrap_or_default(), number },
+        };
+        values.found.push((origin, owner, cell));
+    })
+}
+
 fn streams_of(session: &Session, sheets: &mut Sheets, names: &Names, values: &mut Values) -> Result<Vec<StreamSeen>> {
     let mut seen = Vec::with_capacity(names.streams.len());
     let mut left = MESSAGES_MAX;
@@ -175,7 +175,7 @@ fn devices(session: &Session) -> Vec<Uuid> {
 }
 
 /// The number of leases for each holder, epoch and lease word.
-type Held = HashMap<(ClientNo, u32, u64), u64>;
+type Held = HashMap<ages::Key, u64>;
 
 /// Returns all live clients' leases, and whether there were more.
 fn leases(session: &Session, sheets: &mut Sheets, clients: &[ClientSeen]) -> Result<(Held, bool)> {
@@ -279,6 +279,21 @@ impl Values {
         let bytes = self.slots.follow_lease(sheets, lease).map_or(0, |chain| chain.bytes);
         self.retired.insert(lease.0, bytes);
         (bytes, None)
+    }
+
+    /// Adds the leases to their values. `age` returns the age of a lease, and whether the lease may be older.
+    fn take_leases(
+        &mut self,
+        sheets: &Sheets,
+        held: Held,
+        mut age: impl FnMut(ages::Key) -> (Duration, bool),
+    ) -> Vec<LeaseSeen> {
+        let seen = held.into_iter().map(|((holder, epoch, word), count)| {
+            let age = age((holder, epoch, word));
+            let kept = self.lease(sheets, LeaseWord(word), count);
+            lease_seen(holder, LeaseWord(word), count, kept, age)
+        });
+        seen.collect()
     }
 
     fn finish(&mut self) {
