@@ -1,6 +1,7 @@
 //! This client's own memory: slots from a heap of segments that the daemon lends.
 
 mod extents;
+mod fallbacks;
 pub mod heap;
 pub mod homes;
 pub mod magazines;
