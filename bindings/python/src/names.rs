@@ -933,7 +933,7 @@ impl Client {
         #[pyo3(from_py_with = arguments::name)] name: &str,
     ) -> PyResult<Option<Bound<'py, PyDict>>> {
         let client = self.session(py)?;
-        let Some(placement) = py.detach(|| client.placement(name)).or_raise()? else { return Ok(None) };
+        let Some(placement) = py.detach(|| client.remote().placement(name)).or_raise()? else { return Ok(None) };
         let dict = PyDict::new(py);
         set_fields!(dict, placement, node, alive, cached, stale, stamp);
         Ok(Some(dict))
@@ -963,7 +963,7 @@ impl Client {
         #[pyo3(from_py_with = arguments::name)] glob: &str,
     ) -> PyResult<Bound<'py, PyAny>> {
         let client = self.session(py)?;
-        let found = py.detach(|| client.remote_names(glob)).or_raise()?;
+        let found = py.detach(|| client.remote().names(glob)).or_raise()?;
         metadata::to_dict(py, &found.encode())
     }
 
@@ -998,7 +998,7 @@ impl Client {
         let to = To::parse(None, None)?;
         let client = self.session(py)?;
         let draft = tensor_of(&client, value, &to, metadata, timestamp)?;
-        py.detach(|| client.put_remote_draft(name, draft)).or_raise()
+        py.detach(|| client.remote().put_draft(name, draft)).or_raise()
     }
 
     /// Publishes copies of several tensors under one name. Readers see all of these tensors or

@@ -17,7 +17,7 @@ NATIVE = stub.with_twins(stub.SIGNATURES.read_text())
 
 # Types of the Rust crates whose methods the page of names has.
 RUST = set(
-    """Client ClientBuilder AsyncClient Draft DatasetDraft ValueDraft DeviceDraft Lease DeviceLease DeviceMember DeviceTensor Tensor Dataset
+    """Client ClientBuilder AsyncClient Instruments Remote Draft DatasetDraft ValueDraft DeviceDraft Lease DeviceLease DeviceMember DeviceTensor Tensor Dataset
     Value CopyOnWrite Version NameWatch History Stream StreamBuilder Sender Loan Subscription SubscriptionBuilder AsyncSubscription Message
     Borrowed Queue QueueItem QueueItems Server ServerBuilder Caller CallerBuilder Call Error Models Model ModelRequest ModelAnswer""".split()
 )
@@ -111,7 +111,7 @@ def names(cell: str) -> list[str]:
 
 # The classes of C. They stand first in the names of its calls, and last in those of `Client` in other languages.
 CLASSES = """caller client dataset device devices dlpack draft error history lease leases library list listing log model
-    model_request models options outstanding queue queue_item request server stat statistics stream subscription""".split()
+    model_request models options outstanding queue queue_item remote request server stat statistics stream subscription""".split()
 # Verbs with which C opens what other languages open by the class alone: `Client::stream`, `tensorlend_stream_open`.
 OPENING = ("open", "new", "create")
 

@@ -8,7 +8,7 @@ use crate::alloc::homes::{Arrival, Home, Homes};
 pub use crate::alloc::placement::extent_bytes;
 use crate::alloc::placement::{Placement, Space};
 use crate::alloc::recent::Recent;
-use crate::instruments::Instruments;
+use crate::instruments::AllocationInstruments;
 use crate::segment::bytes::{Bytes, OwnRecord};
 #[cfg(feature = "cuda")]
 use crate::segment::map::DeviceMap;
@@ -161,12 +161,12 @@ pub struct Heap {
     /// Minimum generation of the slots of a new segment. It ensures that no pair (slot, generation) ever repeats.
     generation_floor: u64,
     /// The heap reports every freed slot to these instruments.
-    instruments: Arc<Instruments>,
+    instruments: Arc<AllocationInstruments>,
 }
 
 impl Heap {
     /// Creates an empty heap. `ordinary` is the length of the pool's ordinary segments in bytes.
-    pub fn new(instruments: Arc<Instruments>, ordinary: u64) -> Self {
+    pub fn new(instruments: Arc<AllocationInstruments>, ordinary: u64) -> Self {
         Self {
             segments: Vec::new(),
             placement: Placement::new(ordinary),

@@ -21,9 +21,9 @@ use tensorlend_layout::word::Cell;
 /// let pin = draft.pin()?;
 /// draft.publish("page")?;
 /// client.delete("page")?;
-/// assert_eq!(client.leased()?, 4096); // nobody reads it by its name any more, but its memory stays
+/// assert_eq!(client.instruments().leased()?, 4096); // nobody reads it by its name any more, but its memory stays
 /// drop(pin);
-/// assert_eq!(client.leased()?, 0);
+/// assert_eq!(client.instruments().leased()?, 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Pin {
