@@ -251,7 +251,7 @@ impl PeerTable {
             .collect();
         // If the daemon has lent device memory again, a mapping of the former loan prevents that loan's return. So
         // unmap it.
-        let stands = |number: ClientNo, segment: &PeerSegment| {
+        let is_lent = |number: ClientNo, segment: &PeerSegment| {
             let since_ns = lent.get(&(number, segment.base));
             since_ns.is_some_and(|since_ns| segment.elsewhere.is_none() || *since_ns == segment.identity.0)
         };
@@ -263,7 +263,7 @@ impl PeerTable {
                 let mut peer = peer.clone();
                 let ended = Member(member).state() == MemberState::Closed;
                 let less = ended && peer.drop_leases();
-                if peer.keep_segments(|segment| stands(number, segment)) || less {
+                if peer.keep_segments(|segment| is_lent(number, segment)) || less {
                     changing.set(number, Some(peer));
                 }
             } else {
