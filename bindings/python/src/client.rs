@@ -3,7 +3,7 @@
 
 use crate::broker::Broker;
 use crate::context::context_manager;
-use crate::errors::OrRaise;
+use crate::errors::ResultExt;
 use crate::lease::Origin;
 use crate::mailbox::{Mail, Mailboxes};
 use crate::options::Options;

@@ -2,7 +2,7 @@
 
 use crate::arguments;
 use crate::client::Client;
-use crate::errors::{OrRaise, argument};
+use crate::errors::{ResultExt, argument};
 use crate::event_loop::{Ticket, Wakeups};
 use crate::given::{To, drafted};
 use crate::lease::Mode;
