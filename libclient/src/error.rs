@@ -160,7 +160,7 @@ pub enum Error {
     },
     /// The name holds a value of another kind. The kinds are: a tensor, a dataset, and a tensor on a device.
     /// [`crate::Client::get_value`] accepts values of every kind.
-    #[error("{name:?} holds a {}, not a {}: use {remedy}", found.beside(*wanted), wanted.beside(*found))]
+    #[error("{name:?} holds a {}, not a {}: use {remedy}", found.name_with(*wanted), wanted.name_with(*found))]
     Kind {
         /// The name.
         name: String,
@@ -331,7 +331,7 @@ pub enum ValueKind {
 
 impl ValueKind {
     /// Returns the kind's name for a sentence that also names `other`.
-    fn beside(self, other: Self) -> &'static str {
+    fn name_with(self, other: Self) -> &'static str {
         match self {
             Self::Tensor if other == Self::DeviceTensor => "tensor in host memory",
             Self::Tensor => "tensor",
@@ -344,7 +344,7 @@ impl ValueKind {
 
 impl fmt::Display for ValueKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.beside(*self))
+        f.write_str(self.name_with(*self))
     }
 }
 

@@ -39,13 +39,13 @@
 //!   another one.
 //! * Requests: [`Client::serve`], [`Client::caller`]: a request to one of several servers, and its reply.
 //! * Models: the crate `tensorlend-model`: inference on the same machine by `tensorlend-runner`.
-//! * Other machines: [`Client::get`] of `NODE/NAME`, [`Client::put_remote`], [`Client::nodes`]: `tensorlend-gateway`
-//!   transfers the values, see [`remote`].
+//! * Other machines: [`Client::get`] of `NODE/NAME`, [`Client::remote`]: `tensorlend-gateway` transfers the values, see
+//!   [`remote`].
 //! * Devices: with the feature `cuda`, `Client::create_on` and `Client::get_device`: tensors in a GPU's memory, under
 //!   the same kind of names.
 //! * Tasks: with the feature `tokio`, an `AsyncClient` awaits names, and an `AsyncSubscription` awaits messages.
-//! * Instruments on this client's memory: [`Client::statistics`], [`Client::start_allocation_log`],
-//!   [`Client::outstanding`], [`ClientBuilder::memory_limit`], [`ClientBuilder::on_memory_pressure`].
+//! * Instruments on this client's memory: [`Client::instruments`], [`ClientBuilder::memory_limit`],
+//!   [`ClientBuilder::on_memory_pressure`].
 //! * An overview of the whole namespace, for tools: [`Client::observe`].
 //!
 //! # Shapes
@@ -121,7 +121,7 @@ mod wait;
 
 #[cfg(feature = "cuda")]
 pub use api::device::On;
-pub use api::instruments::StatisticsScope;
+pub use api::instruments::{Instruments, StatisticsScope};
 pub use api::overview::MemoryUse;
 #[cfg(feature = "tokio")]
 pub use asynchronous::{AsyncClient, AsyncSubscription};

@@ -30,9 +30,9 @@ fn what_is_written_to_a_copy_on_write_stays_here() -> Tested {
     assert_eq!(shared[50_000], 50_000, "what everybody sees has not changed");
 
     // The lease ends with the copy.
-    assert_eq!(reader.leased()?, 400_000);
+    assert_eq!(reader.instruments().leased()?, 400_000);
     drop(mine);
-    assert_eq!(reader.leased()?, 0);
+    assert_eq!(reader.instruments().leased()?, 0);
     Ok(())
 }
 

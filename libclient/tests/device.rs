@@ -318,9 +318,9 @@ fn a_lease_lasts_as_long_as_the_streams_that_were_recorded() {
         for value in 2..40 {
             publish(&client, "held", MIB, value);
         }
-        assert_eq!(client.leased().unwrap(), MIB, "its work is under way");
+        assert_eq!(client.instruments().leased().unwrap(), MIB, "its work is under way");
         other.succeeds();
-        eventually("the end of the lease", || client.leased().unwrap() == 0);
+        eventually("the end of the lease", || client.instruments().leased().unwrap() == 0);
     });
 }
 
@@ -547,7 +547,7 @@ fn slices_are_as_cudarc_takes_them() {
             assert_eq!(stream.clone_dtoh(&*slice).unwrap(), [1.0, 2.0, 3.0]);
         }
         drop(lease);
-        eventually("the end of the lease", || client.leased().unwrap() == 0);
+        eventually("the end of the lease", || client.instruments().leased().unwrap() == 0);
         let elsewhere = cudarc::driver::CudaContext::new(0).unwrap();
         assert!(client.create_on_stream(GPU, &elsewhere.default_stream(), DType::U8, &[1]).is_ok(), "the same context");
     });
@@ -562,12 +562,12 @@ fn a_consumer_that_is_killed_holds_until_its_work_has_ended() {
         publish(&client, "held", MIB, 1);
         let other = Other::start("hold with work under way", &broker);
         ready(&client);
-        assert_eq!(client.leased().unwrap(), MIB);
+        assert_eq!(client.instruments().leased().unwrap(), MIB);
         let pid = other.pid();
         other.kill();
         let _ = std::fs::remove_file(on_fake::machine().join(format!("gate.{pid}")));
         client.delete("held").unwrap();
-        eventually("its departure", || client.leased().unwrap() == 0);
+        eventually("its departure", || client.instruments().leased().unwrap() == 0);
         for value in 1..30 {
             publish(&client, "next", MIB, value);
         }

@@ -183,7 +183,7 @@ fn each_member_has_its_own_kind() {
         assert!(twice.push("x", one.create_on(GPU, DType::U8, [1]).unwrap()).is_err());
         drop(twice);
         let remote = one.dataset().add("x", one.create_on(GPU, DType::U8, [1]).unwrap()).unwrap();
-        assert!(one.put_remote_draft("elsewhere/x", remote).is_err());
+        assert!(one.remote().put_draft("elsewhere/x", remote).is_err());
         // A process without the device reads the members in host memory.
         Other::start_with("read without the device", &broker, &[("FAKECUDA_DEVICES", "0")]).succeeds();
         one.delete("set").unwrap();
@@ -274,9 +274,9 @@ fn what_is_leased_is_not_overwritten() {
                 publish(&client, "held", MIB, value);
             }
             assert_eq!(value_of(&client.get_dataset("held").unwrap()), 39);
-            assert!(client.leased().unwrap() > 0, "{role}");
+            assert!(client.instruments().leased().unwrap() > 0, "{role}");
             other.succeeds();
-            eventually("the end of the lease", || client.leased().unwrap() == 0);
+            eventually("the end of the lease", || client.instruments().leased().unwrap() == 0);
             assert!(client.device_memory(GPU).unwrap().segment_bytes <= 8 * MIB, "what was replaced is reused");
         }
     });
@@ -303,7 +303,7 @@ fn a_killed_producer_leaves_it_and_a_killed_reader_frees_it() {
         ready(&client);
         reader.kill();
         client.delete("held").unwrap();
-        eventually("the end of its lease", || client.leased().unwrap() == 0);
+        eventually("the end of its lease", || client.instruments().leased().unwrap() == 0);
         for value in 2..40 {
             publish(&client, "held", MIB, value);
         }
@@ -318,7 +318,7 @@ fn a_client_counts_all_members() {
         let client = Client::builder().socket(broker.socket()).statistics().memory_limit(MIB).connect().unwrap();
         publish(&client, "set", 1000, 3);
         let used = client.memory().slot_bytes + client.device_memory(GPU).unwrap().slot_bytes;
-        let seen = client.statistics().unwrap();
+        let seen = client.instruments().statistics().unwrap();
         assert_eq!((seen.current_bytes, seen.current_count), (used as i64, 3), "two members and the index");
         let label = client.create(DType::U8, [1]).unwrap();
         let refused = client.create_on(GPU, DType::U8, [MIB]).unwrap_err();

@@ -24,19 +24,19 @@ fn device_slots_count() {
                 .unwrap();
             let unit = if allocator == Allocator::Async { client.devices()[0].segment_bytes } else { 512 };
             let draft = client.create_on(GPU, DType::U8, &[100]).unwrap();
-            let seen = client.statistics().unwrap();
+            let seen = client.instruments().statistics().unwrap();
             assert_eq!((seen.current_bytes, seen.current_count), (unit as i64, 1), "{allocator}");
             draft.publish("x").unwrap();
             client.put("host", &[1u8; 64]).unwrap();
-            let outstanding = client.outstanding().unwrap();
+            let outstanding = client.instruments().outstanding().unwrap();
             let states: Vec<_> = outstanding.allocations().iter().map(|it| (it.bytes, it.state)).collect();
             assert!(states.contains(&(unit, AllocationState::Held)), "{states:?}");
             drop(client.create_on(GPU, DType::U8, &[100]).unwrap());
-            let seen = client.statistics().unwrap();
+            let seen = client.instruments().statistics().unwrap();
             let used = client.memory().slot_bytes + client.device_memory(GPU).unwrap().slot_bytes;
             assert_eq!((seen.current_bytes, seen.current_count), (used as i64, 2), "{allocator}");
             assert_eq!((seen.total_count, seen.peak_bytes), (3, 2 * unit + 64), "{allocator}");
-            client.stop_allocation_log().unwrap();
+            client.instruments().stop_log().unwrap();
             let text = std::fs::read_to_string(log).unwrap();
             let lines = |action: &str| {
                 text.lines().filter(|line| line.contains(action) && line.ends_with(&format!(",{unit}"))).count()

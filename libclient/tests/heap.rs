@@ -165,7 +165,7 @@ fn every_allocation_is_counted_once_whoever_keeps_it() {
     let client = client(&broker);
     // Cached, and not counted.
     drop([draft(&client, 64), draft(&client, 64)]);
-    client.enable_statistics();
+    client.instruments().enable_statistics();
     let threads: Vec<_> = (0..4)
         .map(|_| {
             let client = client.clone();
@@ -181,17 +181,17 @@ fn every_allocation_is_counted_once_whoever_keeps_it() {
     for thread in threads {
         thread.join().expect("no thread panics");
     }
-    let seen = client.statistics().expect("it counts");
+    let seen = client.instruments().statistics().expect("it counts");
     assert_eq!((seen.total_count, seen.current_count, seen.current_bytes), (800, 0, 0));
     assert!(seen.peak_count >= 2 && seen.peak_count <= 8);
-    client.disable_statistics();
+    client.instruments().disable_statistics();
     drop(draft(&client, 64));
-    client.enable_statistics();
+    client.instruments().enable_statistics();
     let kept = draft(&client, 64);
-    let seen = client.statistics().expect("it counts");
+    let seen = client.instruments().statistics().expect("it counts");
     assert_eq!((seen.total_count, seen.current_count), (1, 1));
     drop(kept);
-    assert_eq!(client.statistics().expect("it counts").current_count, 0);
+    assert_eq!(client.instruments().statistics().expect("it counts").current_count, 0);
 }
 
 #[test]

@@ -70,7 +70,7 @@ const OTHERS: &[Call] = &[
     ("lists", |c, _| c.lists("*").map(drop)),
     ("stat", |c, _| c.stat().map(drop)),
     ("ping", |c, _| c.ping().map(drop)),
-    ("leased", |c, _| c.leased().map(drop)),
+    ("leased", |c, _| c.instruments().leased().map(drop)),
 ];
 
 /// Asserts that an error is readable: it names the fault, and is short.

@@ -45,11 +45,11 @@ fn lines(path: &Path) -> Vec<(u32, u64, String, u32, u64, u64)> {
 fn statistics_follow_what_is_in_use() {
     let broker = broker();
     let client = builder(&broker).statistics().connect().unwrap();
-    assert_eq!(client.statistics(), Some(Statistics::default()));
+    assert_eq!(client.instruments().statistics(), Some(Statistics::default()));
     let first = pages(&client, 2);
     client.create(DType::U8, &[1]).unwrap().publish("small").unwrap();
     drop(first);
-    let seen = client.statistics().unwrap();
+    let seen = client.instruments().statistics().unwrap();
     assert_eq!(seen.current_bytes.cast_unsigned(), client.memory().slot_bytes);
     assert_eq!((seen.current_bytes, seen.current_count), (64, 1));
     assert_eq!((seen.peak_bytes, seen.peak_count), (2 * PAGE + 64, 2));
@@ -58,16 +58,16 @@ fn statistics_follow_what_is_in_use() {
     for _ in 0..1000 {
         client.put("small", &[1u8]).unwrap();
     }
-    let seen = client.statistics().unwrap();
+    let seen = client.instruments().statistics().unwrap();
     assert_eq!(seen.current_bytes.cast_unsigned(), client.memory().slot_bytes);
     assert_eq!(seen.total_count, 1002);
     assert!(seen.current_count < 1000, "{seen:?}");
     // A dataset consists of its tensors and its index; long metadata occupies a slot too.
-    let before = client.statistics().unwrap().total_count;
+    let before = client.instruments().statistics().unwrap().total_count;
     let mut image = pages(&client, 1);
     image.set_metadata(&[7; 100]).unwrap();
     client.dataset().add("image", image).unwrap().publish("frame").unwrap();
-    assert_eq!(client.statistics().unwrap().total_count - before, 3);
+    assert_eq!(client.instruments().statistics().unwrap().total_count - before, 3);
 }
 
 #[test]
@@ -75,21 +75,21 @@ fn counting_may_begin_and_end_at_any_time() {
     let broker = broker();
     let client = builder(&broker).connect().unwrap();
     let early = pages(&client, 1);
-    assert_eq!(client.statistics(), None);
-    client.enable_statistics();
-    client.enable_statistics();
+    assert_eq!(client.instruments().statistics(), None);
+    client.instruments().enable_statistics();
+    client.instruments().enable_statistics();
     drop(early);
     // More was freed than allocated since the statistics were enabled.
-    assert_eq!(client.statistics().unwrap().current_bytes, -(PAGE as i64));
-    assert_eq!(client.statistics().unwrap().peak_bytes, 0);
-    let scope = client.statistics_scope();
-    client.disable_statistics();
-    assert_eq!(client.statistics(), None);
+    assert_eq!(client.instruments().statistics().unwrap().current_bytes, -(PAGE as i64));
+    assert_eq!(client.instruments().statistics().unwrap().peak_bytes, 0);
+    let scope = client.instruments().scope();
+    client.instruments().disable_statistics();
+    assert_eq!(client.instruments().statistics(), None);
     let kept = pages(&client, 1);
     assert_eq!(scope.statistics().current_count, 1);
     drop(scope);
-    client.enable_statistics();
-    assert_eq!(client.statistics(), Some(Statistics::default()));
+    client.instruments().enable_statistics();
+    assert_eq!(client.instruments().statistics(), Some(Statistics::default()));
     drop(kept);
 }
 
@@ -98,20 +98,20 @@ fn scopes_nest_and_overlap() {
     let broker = broker();
     let client = builder(&broker).statistics().connect().unwrap();
     let a = pages(&client, 1);
-    let outer = client.statistics_scope();
+    let outer = client.instruments().scope();
     let b = pages(&client, 2);
-    let inner = client.statistics_scope();
+    let inner = client.instruments().scope();
     drop(pages(&client, 4));
     drop(a);
     assert_eq!((inner.statistics().current_bytes, inner.statistics().peak_bytes), (-(PAGE as i64), 4 * PAGE));
     assert_eq!((outer.statistics().current_bytes, outer.statistics().peak_bytes), (PAGE as i64, 6 * PAGE));
-    assert_eq!(client.statistics().unwrap().peak_bytes, 7 * PAGE);
+    assert_eq!(client.instruments().statistics().unwrap().peak_bytes, 7 * PAGE);
     // The outer scope ends first; the inner one continues.
     drop(outer);
     drop(b);
     assert_eq!((inner.statistics().current_count, inner.statistics().total_count), (-2, 1));
     drop(inner);
-    let seen = client.statistics().unwrap();
+    let seen = client.instruments().statistics().unwrap();
     assert_eq!((seen.current_bytes, seen.peak_bytes, seen.total_bytes), (0, 7 * PAGE, 7 * PAGE));
 }
 
@@ -123,7 +123,7 @@ fn all_instruments_agree_with_many_threads() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("log.csv");
     let client = builder(&broker).statistics().tracking().memory_limit(POOL).allocation_log(&path).connect().unwrap();
-    let scope = client.statistics_scope();
+    let scope = client.instruments().scope();
     std::thread::scope(|threads| {
         for thread in 0..THREADS {
             let client = &client;
@@ -138,17 +138,17 @@ fn all_instruments_agree_with_many_threads() {
             });
         }
     });
-    let seen = client.statistics().unwrap();
+    let seen = client.instruments().statistics().unwrap();
     assert_eq!(seen.total_count, THREADS * ROUNDS);
     assert_eq!(seen, scope.statistics());
     assert_eq!(seen.current_bytes.cast_unsigned(), client.memory().slot_bytes);
-    let outstanding = client.outstanding().unwrap();
+    let outstanding = client.instruments().outstanding().unwrap();
     assert_eq!(outstanding.bytes(), client.memory().slot_bytes);
     assert_eq!(outstanding.allocations().len(), seen.current_count as usize);
     assert_eq!(outstanding.of(AllocationState::Held).count(), THREADS as usize);
     assert_eq!(outstanding.of(AllocationState::Draft).count(), 0);
 
-    client.stop_allocation_log().unwrap();
+    client.instruments().stop_log().unwrap();
     let lines = lines(&path);
     assert!(lines.is_sorted_by_key(|line| line.1), "the lines are in the order of their times");
     let mut live: HashMap<u32, (u64, u64)> = HashMap::new();
@@ -182,7 +182,7 @@ fn the_log_is_complete_when_the_client_is_gone() {
     let client = builder(&broker).allocation_log(&path).memory_limit(2 * PAGE).connect().unwrap();
     let draft = pages(&client, 1);
     assert!(client.create(DType::U8, &[PAGE + 1]).is_err());
-    client.flush_allocation_log().unwrap();
+    client.instruments().flush_log().unwrap();
     assert_eq!(lines(&path).len(), 2);
     drop(client);
     drop(draft);
@@ -197,22 +197,22 @@ fn one_log_ends_where_the_next_begins() {
     let folder = tempfile::tempdir().unwrap();
     let (first, second) = (folder.path().join("1.csv"), folder.path().join("2.csv"));
     let client = builder(&broker).connect().unwrap();
-    client.stop_allocation_log().unwrap();
-    client.start_allocation_log(&first).unwrap();
+    client.instruments().stop_log().unwrap();
+    client.instruments().start_log(&first).unwrap();
     // More than one batch.
     for _ in 0..6000 {
         drop(client.create(DType::U8, &[1]).unwrap());
     }
-    client.start_allocation_log(&second).unwrap();
+    client.instruments().start_log(&second).unwrap();
     assert_eq!(lines(&first).len(), 12_000);
     let draft = pages(&client, 1);
-    client.start_allocation_log(&second).unwrap();
+    client.instruments().start_log(&second).unwrap();
     drop(draft);
-    client.stop_allocation_log().unwrap();
+    client.instruments().stop_log().unwrap();
     drop(pages(&client, 1));
     let left: Vec<String> = lines(&second).into_iter().map(|line| line.2).collect();
     assert_eq!(left, ["free"]);
-    let nowhere = client.start_allocation_log(folder.path().join("none").join("log.csv")).unwrap_err();
+    let nowhere = client.instruments().start_log(folder.path().join("none").join("log.csv")).unwrap_err();
     assert!(nowhere.to_string().contains("log.csv"), "{nowhere}");
     assert!(matches!(builder(&broker).allocation_log(folder.path()).connect(), Err(Error::System { .. })));
 }
@@ -308,7 +308,7 @@ fn threads_together_stay_below_the_limit() {
             });
         }
     });
-    let seen = client.statistics().unwrap();
+    let seen = client.instruments().statistics().unwrap();
     assert!(seen.peak_bytes <= 8 * PAGE && seen.current_bytes == 0, "{seen:?}");
     drop(pages(&client, 8));
 }
@@ -317,8 +317,8 @@ fn threads_together_stay_below_the_limit() {
 fn drafts_are_told_from_what_names_streams_and_lists_hold() {
     let broker = broker();
     let client = builder(&broker).tracking().connect().unwrap();
-    assert!(client.outstanding().unwrap().is_empty());
-    assert!(builder(&broker).connect().unwrap().outstanding().is_none());
+    assert!(client.instruments().outstanding().unwrap().is_empty());
+    assert!(builder(&broker).connect().unwrap().instruments().outstanding().is_none());
 
     let mut draft = pages(&client, 1);
     client.put("name", &[1u8]).unwrap();
@@ -328,7 +328,7 @@ fn drafts_are_told_from_what_names_streams_and_lists_hold() {
     let mut member = client.create(DType::U8, &[1]).unwrap();
     member.set_metadata(&[0; 100]).unwrap();
     client.dataset().add("member", member).unwrap().publish("dataset").unwrap();
-    let count = |state| client.outstanding().unwrap().of(state).count();
+    let count = |state| client.instruments().outstanding().unwrap().of(state).count();
     // Name, item, message; of the dataset: index, tensor, metadata.
     assert_eq!(count(AllocationState::Held), 6);
     assert_eq!(count(AllocationState::Draft), 1);
@@ -344,7 +344,7 @@ fn drafts_are_told_from_what_names_streams_and_lists_hold() {
     draft.set_metadata(&[0; 100]).unwrap();
     draft.publish("name").unwrap();
     assert_eq!(count(AllocationState::Draft), 0);
-    let outstanding = client.outstanding().unwrap();
+    let outstanding = client.instruments().outstanding().unwrap();
     assert!(outstanding.allocations().iter().all(|it| it.backtrace.is_none()));
     assert_eq!(outstanding.bytes(), client.memory().slot_bytes);
     let ages: Vec<_> = outstanding.allocations().iter().map(|it| it.age).collect();
@@ -361,7 +361,7 @@ fn the_leak_report_names_the_place() {
     let client = builder(&broker).tracking_backtraces().connect().unwrap();
     client.put("name", &[1u8]).unwrap();
     let leaked = the_forgetful_function(&client);
-    let report = client.outstanding().unwrap().to_string();
+    let report = client.instruments().outstanding().unwrap().to_string();
     assert!(
         report.starts_with("2 allocations outstanding, 12352 bytes\ndrafts: 1 allocation, 12288 bytes\n"),
         "{report}"
@@ -371,7 +371,7 @@ fn the_leak_report_names_the_place() {
     assert!(report[drafts..held].contains("the_forgetful_function"), "{report}");
     assert!(!report[held..].contains("the_forgetful_function"), "{report}");
     drop(leaked);
-    assert_eq!(client.outstanding().unwrap().of(AllocationState::Draft).count(), 0);
+    assert_eq!(client.instruments().outstanding().unwrap().of(AllocationState::Draft).count(), 0);
 }
 
 /// Returns a client with a stock of drafts, of which its callback drops one at each call.
@@ -444,8 +444,8 @@ fn the_callback_may_delete_and_ask_and_allocate() {
             counted.fetch_add(1, Ordering::Relaxed);
             assert_eq!(pressure.bytes(), 4 * PAGE);
             let client = theirs.lock().unwrap().clone().unwrap();
-            assert_eq!(client.statistics().unwrap().current_bytes, 4 * PAGE as i64);
-            assert_eq!(client.outstanding().unwrap().bytes(), 4 * PAGE);
+            assert_eq!(client.instruments().statistics().unwrap().current_bytes, 4 * PAGE as i64);
+            assert_eq!(client.instruments().outstanding().unwrap().bytes(), 4 * PAGE);
             // The callback is not called for an allocation of its own.
             assert!(client.create(DType::U8, &[1]).unwrap_err().is_limit());
             if pressure.delete("cache").unwrap() { Relief::Retry } else { Relief::GiveUp }
@@ -482,7 +482,7 @@ fn a_panic_in_the_callback_is_the_callers_and_harms_nothing() {
     assert!(panicked.is_err());
     // The callback is called again, and the failed attempt is not counted.
     assert!(client.create(DType::U8, &[2 * PAGE]).unwrap_err().is_limit());
-    assert_eq!(client.statistics().unwrap().current_bytes, PAGE as i64);
+    assert_eq!(client.instruments().statistics().unwrap().current_bytes, PAGE as i64);
     let other = pages(&client, 1);
     drop((draft, other));
     drop(pages(&client, 2));

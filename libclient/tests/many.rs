@@ -184,12 +184,12 @@ fn leases_in_thread_local_variables_end_with_their_thread() {
             drop(leased());
             EARLIER.set(leased());
             LATER.set(leased());
-            assert!(client.leased().unwrap() > 0);
+            assert!(client.instruments().leased().unwrap() > 0);
             // Other threads drop leases of this thread, too.
             leased()
         });
         drop(kept.join().unwrap());
     });
-    assert_eq!(client.leased().unwrap(), 0);
+    assert_eq!(client.instruments().leased().unwrap(), 0);
     assert_eq!(client.get("x").unwrap().bytes(), [1; 4096]);
 }

@@ -211,8 +211,8 @@ fn a_name_of_another_machine_is_fetched_once_and_read_here() {
     assert_eq!(reader.get("node7/sim/pressure").unwrap().as_slice::<u8>().unwrap(), [1, 2, 3]);
     assert_eq!(reader.get("node7/sim/pressure").unwrap().as_slice::<u8>().unwrap(), [1, 2, 3]);
     assert_eq!(gateway.asked(), 1);
-    assert!(reader.placement("node7/sim/pressure").unwrap().unwrap().cached);
-    assert_eq!(reader.placement("sim/pressure").unwrap(), None);
+    assert!(reader.remote().placement("node7/sim/pressure").unwrap().unwrap().cached);
+    assert_eq!(reader.remote().placement("sim/pressure").unwrap(), None);
     // By its full name, on its own machine too.
     reader.put("temperature", &[4u8]).unwrap();
     assert_eq!(reader.get("home/temperature").unwrap().as_slice::<u8>().unwrap(), [4]);
@@ -226,7 +226,7 @@ fn what_cannot_be_had_says_why() {
     let reader = client(&broker);
     // Without a gateway it is an ordinary name.
     assert!(matches!(reader.get("node7/x"), Err(Error::NotFound(_))));
-    assert!(matches!(trouble(reader.put_remote("node7/x", &[1u8]).unwrap_err()), RemoteTrouble::Unknown { .. }));
+    assert!(matches!(trouble(reader.remote().put("node7/x", &[1u8]).unwrap_err()), RemoteTrouble::Unknown { .. }));
     let gateway = Gateway::start(&broker);
     let missing = reader.get("node7/nothing").unwrap_err();
     assert!(missing.is_not_found() && missing.to_string().contains("node7"), "{missing}");
@@ -247,18 +247,19 @@ fn what_cannot_be_had_says_why() {
 fn nodes_and_their_names_are_listed() {
     let broker = broker();
     let (gateway, reader) = (Gateway::start(&broker), client(&broker));
-    let nodes: Vec<_> = reader.nodes().unwrap().into_iter().map(|node| (node.node, node.alive, node.here)).collect();
+    let nodes: Vec<_> =
+        reader.remote().nodes().unwrap().into_iter().map(|node| (node.node, node.alive, node.here)).collect();
     let is = |node: &str, alive, here| (node.to_owned(), alive, here);
     assert_eq!(nodes, [is("home", true, true), is("lost", false, false), is("node7", true, false)]);
     gateway.has("x", &[1]);
-    let found = reader.remote_names("*").unwrap();
+    let found = reader.remote().names("*").unwrap();
     assert_eq!((found.names[0].name.as_str(), found.silent.as_slice()), ("node7/x", ["lost".to_owned()].as_slice()));
     // Documents with another node's name, and invalid documents, are ignored.
     let liar = client(&broker);
     say_node(&liar, "node8", true, false);
     liar.rename(&node_name("node8"), &node_name("node9")).unwrap();
     liar.put(&node_name("node10"), b"{}".as_slice()).unwrap();
-    assert_eq!(reader.nodes().unwrap().len(), 3);
+    assert_eq!(reader.remote().nodes().unwrap().len(), 3);
     assert!(matches!(reader.get("node9/x"), Err(Error::NotFound(_))));
     assert!(matches!(reader.get("node10/x"), Err(Error::NotFound(_))));
 }
@@ -326,21 +327,21 @@ fn long_waits_hold_up_nobody() {
 fn values_are_put_there() {
     let broker = broker();
     let (gateway, writer) = (Gateway::start(&broker), client(&broker));
-    writer.put_remote("node7/gain", &[5u8]).unwrap();
+    writer.remote().put("node7/gain", &[5u8]).unwrap();
     let two = |n: u8| {
         let mut draft = writer.create(DType::U8, &[2]).unwrap();
         draft.bytes_mut().fill(n);
         draft
     };
     let several = writer.dataset().add("a", two(1)).unwrap().add("b", two(2)).unwrap().metadata(b"m").unwrap();
-    writer.put_remote_draft("node7/several", several).unwrap();
+    writer.remote().put_draft("node7/several", several).unwrap();
     let values = gateway.there.values.lock().unwrap();
     assert_eq!(
         (values["gain"].as_slice(), values["several"].as_slice()),
         ([5].as_slice(), [1, 1, 2, 2, b'm'].as_slice())
     );
     drop(values);
-    writer.put_remote("home/gain", &[6u8]).unwrap();
+    writer.remote().put("home/gain", &[6u8]).unwrap();
     assert_eq!(writer.get("gain").unwrap().as_slice::<u8>().unwrap(), [6]);
 }
 
@@ -362,7 +363,7 @@ fn streams_and_lists_are_asked_for() {
     assert!(reader.subscribe("nowhere/cam").unwrap_err().is_not_found());
 
     assert_eq!(reader.length("node7/episodes"), 0);
-    assert_eq!(reader.fetch_list("node7/episodes").unwrap(), 3);
+    assert_eq!(reader.remote().fetch_list("node7/episodes").unwrap(), 3);
     let items = reader.get_all("node7/episodes").unwrap();
     assert_eq!(items.iter().map(|item| item.as_tensor().unwrap().bytes()[0]).collect::<Vec<_>>(), [0, 1, 2]);
 }

@@ -430,7 +430,7 @@ fn a_borrowed_message_is_taken_when_it_is_let_go() {
         assert!(message.tensor().unwrap().as_slice::<u64>().unwrap().iter().all(|&n| n == round));
         assert!(message.validate());
         drop(message);
-        assert_eq!(b.leased().unwrap(), 0);
+        assert_eq!(b.instruments().leased().unwrap(), 0);
     }
     stream.send(draft(&a, 3)).unwrap();
     assert_eq!(messages.recv().unwrap().sequence(), 3, "both ways go on where the other stopped");

@@ -232,7 +232,7 @@ impl Bystander {
         drop(self.liars(self.client.lists("*")));
         let stat = self.client.stat();
         self.honest("stat", stat);
-        let leased = self.client.leased();
+        let leased = self.client.instruments().leased();
         self.honest("leased", leased);
     }
 

@@ -157,7 +157,7 @@ pub fn children(arguments: &[String]) -> Option<()> {
         drop(lease);
         let status = child.end();
         assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL, "status {status}");
-        eventually("the end of the child's leases", || client.leased().is_ok_and(|bytes| bytes == 0));
+        eventually("the end of the child's leases", || client.instruments().leased().is_ok_and(|bytes| bytes == 0));
     }
     Some(())
 }

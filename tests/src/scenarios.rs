@@ -449,9 +449,9 @@ impl<'d> Scene<'d> {
         eventually("its end", || !b.info("ds/z").unwrap().alive);
         assert_eq!((reader.ok("held-set ds/z"), value_of(&b.get_dataset("ds/z").unwrap()).unwrap()), ("7".into(), 7));
         assert!(b.delete("ds/z").unwrap());
-        assert!(b.leased().unwrap() > 0 && reader.ok("held-set ds/z") == "7");
+        assert!(b.instruments().leased().unwrap() > 0 && reader.ok("held-set ds/z") == "7");
         reader.kill();
-        eventually("the end of its lease", || b.leased().unwrap() == 0);
+        eventually("the end of its lease", || b.instruments().leased().unwrap() == 0);
         let before = place.segment_bytes(&a).unwrap();
         for value in 0..100 {
             place.dataset(&a, value, BYTES).unwrap().publish("ds/y").unwrap();

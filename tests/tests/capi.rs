@@ -81,7 +81,7 @@ fn every_call_works_from_c() {
         }
     }
     // The program's clients hold no leases any more.
-    assert_eq!(daemon.client().leased().unwrap(), 0);
+    assert_eq!(daemon.client().instruments().leased().unwrap(), 0);
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn every_call_works_from_cpp() {
         let program = kit.compile(Language::Cpp, &[&source("all.cpp")], &[standard], Link::Shared);
         assert_eq!(ran(&mut kit.command(&program), &daemon).lines().last(), Some("all is well"), "{standard}");
     }
-    assert_eq!(daemon.client().leased().unwrap(), 0);
+    assert_eq!(daemon.client().instruments().leased().unwrap(), 0);
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn the_examples_for_opencv_view_images_in_place() {
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let program = kit.compile(Language::Cpp, &[&source("opencv.cpp")], &flags, Link::Shared);
     assert_eq!(ran(&mut kit.command(&program), &daemon), "all is well\n");
-    assert_eq!(daemon.client().leased().unwrap(), 0);
+    assert_eq!(daemon.client().instruments().leased().unwrap(), 0);
 }
 
 #[test]

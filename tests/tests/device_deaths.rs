@@ -105,7 +105,7 @@ fn card_reads_on(machine: &Machine, quarantine: Duration) -> bool {
         // The producer cycles through the four slots of a segment.
         producer.ok(&format!("round x {MB} 2 20"));
         while dying.elapsed() < quarantine / 4 {
-            let leased = watcher.leased().unwrap();
+            let leased = watcher.instruments().leased().unwrap();
             producer.ok(&format!("round x {MB} 21 25"));
             let after = dying.elapsed();
             assert!(leased >= MB || after >= quarantine, "its lease ended within {after:?}");
@@ -118,7 +118,7 @@ fn card_reads_on(machine: &Machine, quarantine: Duration) -> bool {
     let place = Place::named("cuda", &watcher);
     let mut reader = placed(&daemon.socket(), "cuda");
     eventually("the copy by the dead one's card", || reader.ok("sum out") == old);
-    eventually("the end of its leases", || watcher.leased().unwrap() == 0);
+    eventually("the end of its leases", || watcher.instruments().leased().unwrap() == 0);
     producer.ok(&format!("round x {MB} 30 60"));
     assert!(place.get(&watcher, "x").unwrap().is(60));
     producer.exit();
@@ -144,11 +144,11 @@ fn the_leases_of_a_process_that_hung_up_count_until_it_ends() {
         for _ in 0..5 {
             producer.ok(&format!("round x {MB} 2 20"));
             std::thread::sleep(Duration::from_millis(60));
-            assert!(watcher.leased().unwrap() >= MB, "its lease ended before its process did");
+            assert!(watcher.instruments().leased().unwrap() >= MB, "its lease ended before its process did");
         }
         assert_eq!(consumer.ok("held x"), old);
         consumer.kill();
-        eventually("the end of its leases", || watcher.leased().unwrap() == 0);
+        eventually("the end of its leases", || watcher.instruments().leased().unwrap() == 0);
         producer.exit();
         watcher.delete("x").unwrap();
         all_comes_back(&watcher);

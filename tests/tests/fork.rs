@@ -127,7 +127,7 @@ fn ask_for_everything(mut all: Everything) {
     refused("rename_list", client.rename_list("list", "another"));
     refused("stat", client.stat());
     refused("ping", client.ping());
-    refused("leased", client.leased());
+    refused("leased", client.instruments().leased());
     assert_eq!(client.length("list"), 0);
 
     let mut draft = || all.drafts.pop().unwrap();
@@ -314,10 +314,10 @@ fn a_child_reads_after_its_parent_has_released() {
     drop(lease);
     owner.delete("x").unwrap();
     write_a_lot(&owner);
-    assert!(owner.leased().unwrap() > 0, "children read");
+    assert!(owner.instruments().leased().unwrap() > 0, "children read");
     child.finish();
     write_a_lot(&owner);
-    assert!(owner.leased().unwrap() > 0, "another child, and its child, read");
+    assert!(owner.instruments().leased().unwrap() > 0, "another child, and its child, read");
     second.finish();
     comes_back(&owner);
     // The reader's entries are usable again.
@@ -348,7 +348,7 @@ fn a_child_reads_after_its_parent_was_killed() {
     assert!(matches!(ended, Error::StreamEnded(_)), "{ended}");
     owner.delete("x").unwrap();
     write_a_lot(&owner);
-    assert!(owner.leased().unwrap() > 0, "the child reads");
+    assert!(owner.instruments().leased().unwrap() > 0, "the child reads");
     child.go_on.write_all(&[0]).unwrap();
     assert_eq!(child.report(), '+', "what the child reads has changed");
     comes_back(&owner);
@@ -390,7 +390,7 @@ fn a_child_without_a_token_is_refused_its_parents_leases() {
     child.finish();
     drop(lease);
     owner.delete("x").unwrap();
-    assert_eq!(owner.leased().unwrap(), 0, "nobody holds it");
+    assert_eq!(owner.instruments().leased().unwrap(), 0, "nobody holds it");
 }
 
 /// The tests by name, as harnesses list them.

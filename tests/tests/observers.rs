@@ -44,7 +44,7 @@ fn an_observer_sees_other_users_names_and_gets_no_memory() {
     assert_eq!(value.origin, Origin::Name("weights".into()));
     assert_eq!((value.dtype, value.shape.as_deref(), value.leases), (Some(DType::F32), Some(&[16usize, 4][..]), 1));
     assert!(value.bytes >= 256, "{value:?}");
-    assert_eq!(seen.leases[0].holder, seen.clients.iter().find(|it| it.leases == 1).unwrap().catalogue);
+    assert_eq!(seen.leases[0].holder, seen.clients.iter().find(|it| it.leases == 1).unwrap().number);
     assert_eq!((seen.streams[0].name.as_str(), seen.streams[0].subscribers.len()), ("camera", 1));
     assert!(seen.clients.iter().all(|it| (it.uid, it.label.as_str()) == (ALICE, "alice")), "{:?}", seen.clients);
     let stat = inspector.stat().unwrap();

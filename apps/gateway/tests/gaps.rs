@@ -224,7 +224,7 @@ fn a_loop_over_a_stream_ends_with_the_stream_and_not_with_a_gateway() {
         frames.recv().unwrap();
     }
     b.end(Signal::KILL);
-    eventually("the daemon notices", || b.client.nodes().unwrap().is_empty());
+    eventually("the daemon notices", || b.client.remote().nodes().unwrap().is_empty());
     let later = std::thread::scope(|scope| {
         let received = scope.spawn(|| numbers(frames));
         b.start();

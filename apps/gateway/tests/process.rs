@@ -23,9 +23,9 @@ fn names_of_one_machine_are_read_waited_for_and_put_on_another() {
         assert_eq!(waiting.join().unwrap().unwrap().as_slice::<f32>().unwrap(), [1.0, 2.0]);
     });
     drop(lease);
-    a.client.put_remote("b/inbox/goal", &[3u16]).unwrap();
+    a.client.remote().put("b/inbox/goal", &[3u16]).unwrap();
     assert_eq!(b.client.get("inbox/goal").unwrap().as_slice::<u16>().unwrap(), [3]);
-    assert!(a.client.put_remote("b/outbox/goal", &[3u16]).is_err());
+    assert!(a.client.remote().put("b/outbox/goal", &[3u16]).is_err());
     assert!(a.client.get("b/nothing").unwrap_err().is_not_found());
     assert_eq!(a.end(rustix::process::Signal::TERM), Some(0));
     eventually("nothing of a gateway that has ended is left", || a.client.list("*").unwrap().is_empty());
@@ -60,7 +60,7 @@ fn names_of_known_nodes_fail_with_the_gateways_error_while_it_is_dead() {
     a.client.put("x", &[1u8]).unwrap();
     assert_eq!(b.client.get("a/x").unwrap().bytes(), [1]);
     b.end(rustix::process::Signal::KILL);
-    eventually("the documents about nodes end", || b.client.nodes().unwrap().is_empty());
+    eventually("the documents about nodes end", || b.client.remote().nodes().unwrap().is_empty());
     eventually("the copies end", || b.client.version("a/x").unwrap().is_none());
     // A program that starts now has never seen the node.
     let fresh = Client::builder().socket(b.broker.as_ref().unwrap().socket()).connect().unwrap();
@@ -73,10 +73,10 @@ fn names_of_known_nodes_fail_with_the_gateways_error_while_it_is_dead() {
         is_dead("get", client.get("a/x").map(drop));
         is_dead("get_value", client.get_value("a/never/fetched").map(drop));
         is_dead("subscribe", client.subscribe("a/cam").map(drop));
-        is_dead("fetch_list", client.fetch_list("a/episodes").map(drop));
-        is_dead("put_remote", client.put_remote("a/inbox/x", &[1u8]));
-        is_dead("placement", client.placement("a/x").map(drop));
-        is_dead("remote_names", client.remote_names("*").map(drop));
+        is_dead("fetch_list", client.remote().fetch_list("a/episodes").map(drop));
+        is_dead("put_remote", client.remote().put("a/inbox/x", &[1u8]));
+        is_dead("placement", client.remote().placement("a/x").map(drop));
+        is_dead("remote_names", client.remote().names("*").map(drop));
         let short = Some(Duration::from_millis(50));
         let waits = [
             client.wait_for("a/x", short).unwrap_err(),
@@ -234,7 +234,7 @@ fn a_gateway_goes_on_with_a_broker_that_was_killed() {
         b.client.put("y", &[round + 3]).unwrap();
         read("what is new, after", &b, "a/x", round + 3);
         read("what is new, after", &a, "b/y", round + 3);
-        assert!(b.client.nodes().unwrap().iter().any(|node| node.node == "a" && node.alive));
+        assert!(b.client.remote().nodes().unwrap().iter().any(|node| node.node == "a" && node.alive));
     }
 }
 

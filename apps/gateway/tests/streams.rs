@@ -54,7 +54,7 @@ impl Host {
 
     /// Waits until this gateway has seen another node connect or disconnect.
     fn sees(&self, node: &str, alive: bool) {
-        until(|| self.client.nodes().unwrap().iter().any(|known| known.node == node && known.alive == alive));
+        until(|| self.client.remote().nodes().unwrap().iter().any(|known| known.node == node && known.alive == alive));
     }
 
     fn stat(&self, what: &str) -> u64 {
@@ -387,7 +387,7 @@ fn names_of_all_nodes_are_listed_and_who_is_silent_is_named() {
     third.client.put("sim/one", &[1.0f32, 2.0]).unwrap();
     let _cam = stream(&third, Policy::Block);
     third.client.append("episodes", third.number(8, 0)).unwrap();
-    let found = here.client.remote_names("*").unwrap();
+    let found = here.client.remote().names("*").unwrap();
     assert!(found.silent.is_empty() && !found.more);
     let of = |kind: &str| {
         found.names.iter().filter(|name| name.kind == kind).map(|name| name.name.as_str()).collect::<Vec<_>>()
@@ -395,14 +395,14 @@ fn names_of_all_nodes_are_listed_and_who_is_silent_is_named() {
     assert_eq!((of("tensor").len(), of("stream"), of("list")), (5001, vec!["third/cam"], vec!["third/episodes"]));
     // No names of the gateways themselves.
     assert!(found.names.iter().all(|name| !name.name.contains(SERVICE)));
-    let one = here.client.remote_names("third/sim/*").unwrap();
+    let one = here.client.remote().names("third/sim/*").unwrap();
     assert_eq!((one.names[0].dtype.as_str(), one.names[0].shape.as_slice()), ("f32", [2].as_slice()));
     assert!(!one.names[0].cached);
     assert_eq!(here.client.get("third/sim/one").unwrap().as_slice::<f32>().unwrap(), [1.0, 2.0]);
     assert!(here.client.exists(&node_name("third")).unwrap());
     network.part(&third.way, &here.way);
     here.sees("third", false);
-    let found = here.client.remote_names("*/sim/one").unwrap();
+    let found = here.client.remote().names("*/sim/one").unwrap();
     assert_eq!(found.silent, ["third"]);
     assert!(found.names.iter().all(|name| name.stale && name.cached && name.name == "third/sim/one"));
 }
@@ -418,8 +418,8 @@ fn lists_are_mirrored_and_only_what_is_new_is_fetched() {
         }
     };
     append(0, 100);
-    assert!(here.client.fetch_list("there/none").unwrap_err().is_not_found());
-    assert_eq!(here.client.fetch_list("there/episodes").unwrap(), 100);
+    assert!(here.client.remote().fetch_list("there/none").unwrap_err().is_not_found());
+    assert_eq!(here.client.remote().fetch_list("there/episodes").unwrap(), 100);
     let look = |of: u64, first: u64| {
         let items = here.client.get_all("there/episodes").unwrap();
         assert_eq!(items.len() as u64, of);
@@ -430,18 +430,18 @@ fn lists_are_mirrored_and_only_what_is_new_is_fetched() {
     look(100, 0);
     let (identity, _) = here.client.list_identity("there/episodes").unwrap();
     append(100, 130);
-    assert_eq!(here.client.fetch_list("there/episodes").unwrap(), 130);
+    assert_eq!(here.client.remote().fetch_list("there/episodes").unwrap(), 130);
     look(130, 0);
     // The same list: the local items have stayed.
     assert_eq!(here.client.list_identity("there/episodes").unwrap().0, identity);
     there.client.clear("episodes").unwrap();
     append(7, 10);
-    assert_eq!(here.client.fetch_list("there/episodes").unwrap(), 3);
+    assert_eq!(here.client.remote().fetch_list("there/episodes").unwrap(), 3);
     look(3, 7);
     network.part(&there.way, &here.way);
     here.sees("there", false);
     // Local items stay.
-    assert_eq!(here.client.fetch_list("there/episodes").unwrap(), 3);
+    assert_eq!(here.client.remote().fetch_list("there/episodes").unwrap(), 3);
 }
 
 #[test]
@@ -454,14 +454,14 @@ fn a_list_of_small_items_takes_one_request_for_256_of_them() {
         there.client.append_many("episodes", range.map(|n| there.number(8, n))).unwrap();
     };
     append(0..600);
-    assert_eq!(here.client.fetch_list("there/episodes").unwrap(), 600);
+    assert_eq!(here.client.remote().fetch_list("there/episodes").unwrap(), 600);
     append(600..601);
-    assert_eq!(here.client.fetch_list("there/episodes").unwrap(), 601);
+    assert_eq!(here.client.remote().fetch_list("there/episodes").unwrap(), 601);
     let items = here.client.get_all("there/episodes").unwrap();
     let numbers: Vec<u64> = items.iter().map(|item| item.tensor().unwrap().as_slice::<u64>().unwrap()[0]).collect();
     assert!(numbers.iter().copied().eq(0..601));
     append(601..602);
-    assert_eq!(here.client.fetch_list("there/episodes").unwrap(), 602);
+    assert_eq!(here.client.remote().fetch_list("there/episodes").unwrap(), 602);
     // 256, 256 and 88 items, then one, and then one. A needless request would be counted before the last one.
     until(|| there.stat("answered") >= answered + 5);
     assert_eq!(there.stat("answered"), answered + 5);
@@ -477,14 +477,14 @@ fn a_queue_whose_items_have_ended_is_refused() {
     }
     assert!(here.client.queue("there/jobs").unwrap_err().to_string().contains("one machine"));
     // While all of its items exist, it is a list like any other.
-    assert_eq!(here.client.fetch_list("there/jobs").unwrap(), 4);
+    assert_eq!(here.client.remote().fetch_list("there/jobs").unwrap(), 4);
     for n in 4..8 {
         jobs.put(there.number(8, n), None).unwrap();
     }
     for _ in 0..6 {
         assert!(jobs.get(None).unwrap().done().unwrap());
     }
-    let refused = here.client.fetch_list("there/jobs").unwrap_err().to_string();
+    let refused = here.client.remote().fetch_list("there/jobs").unwrap_err().to_string();
     assert!(refused.contains("of its items 4 to 8, only 2 exist: other machines copy no queue"), "{refused}");
     let kept = here.client.get_all("there/jobs").unwrap();
     assert_eq!(kept.len(), 4, "items that were copied stay");
@@ -499,7 +499,7 @@ fn a_name_of_a_lost_node_is_unreachable_and_not_missing() {
     there.client.append("episodes", there.number(8, 0)).unwrap();
     let ask = |list: &str, cam: &str| -> [tensorlend::Result<()>; 2] {
         std::thread::scope(|scope| {
-            let list = scope.spawn(|| here.client.fetch_list(list).map(drop));
+            let list = scope.spawn(|| here.client.remote().fetch_list(list).map(drop));
             let cam = scope.spawn(|| here.client.subscribe(cam).map(drop));
             [list.join().unwrap(), cam.join().unwrap()]
         })
@@ -599,7 +599,7 @@ fn a_listing_has_spilled_datasets_and_reads_none_back() {
     let spilled = || there.client.stat().unwrap().bytes_spilled;
     let before = spilled();
     assert!(before >= 24 << 20, "{before} of {names:?}");
-    let found = here.client.remote_names("there/*").unwrap();
+    let found = here.client.remote().names("there/*").unwrap();
     assert!(found.silent.is_empty() && !found.more);
     assert_eq!(found.names.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), names);
     assert!(found.names.iter().all(|one| one.kind == "dataset" && [0, 7 << 20].contains(&one.size)));

@@ -144,12 +144,12 @@ fn only_nodes_with_a_certificate_read_names_though_others_share_the_multicast_do
     let control = Host::new("control", &domain.plain(json!({})));
     eventually("multicast works", || control.reads("plain") && plain.reads("control"));
     for stranger in [&plain, &control] {
-        let nodes: Vec<String> = stranger.client.nodes().unwrap().into_iter().map(|node| node.node).collect();
+        let nodes: Vec<String> = stranger.client.remote().nodes().unwrap().into_iter().map(|node| node.node).collect();
         assert!(!nodes.contains(&"hub".into()) && !nodes.contains(&"friend".into()), "{nodes:?}");
         assert!(!stranger.reads("hub") && !stranger.reads("friend"));
     }
     for member in [&hub, &friend] {
-        let nodes: Vec<String> = member.client.nodes().unwrap().into_iter().map(|node| node.node).collect();
+        let nodes: Vec<String> = member.client.remote().nodes().unwrap().into_iter().map(|node| node.node).collect();
         assert_eq!(nodes, ["friend", "hub"]);
     }
 }

@@ -168,11 +168,11 @@ impl Log {
 impl Before {
     fn of(seen: &Observation) -> Self {
         let client = |c: &tensorlend::observe::ClientSeen| {
-            ((c.catalogue, c.epoch), (c.label.clone(), c.state == ClientState::Ended))
+            ((c.number, c.epoch), (c.label.clone(), c.state == ClientState::Ended))
         };
         let mut lent = BTreeMap::new();
         for segment in &seen.segments {
-            *lent.entry(segment.catalogue).or_default() += segment.bytes;
+            *lent.entry(segment.owner).or_default() += segment.bytes;
         }
         Self {
             // Ignore the sessions of this process, which previews open and close.
@@ -191,7 +191,7 @@ mod tests {
 
     fn with(labels: &[&str]) -> Observation {
         let client = |(at, label): (usize, &&str)| ClientSeen {
-            catalogue: ClientNo::new(at as u16),
+            number: ClientNo::new(at as u16),
             label: (*label).to_owned(),
             ..ClientSeen::default()
         };

@@ -33,7 +33,7 @@ impl Point {
         let mut clients: Vec<_> = seen.clients.iter().filter(|c| c.bytes > 0).collect();
         clients.sort_by_key(|client| std::cmp::Reverse(client.bytes));
         clients.truncate(CLIENTS);
-        let clients = clients.into_iter().map(|client| ((client.catalogue, client.epoch), client.bytes)).collect();
+        let clients = clients.into_iter().map(|client| ((client.number, client.epoch), client.bytes)).collect();
         Self { at_ms, lent: seen.bytes_lent, states: *states, names: seen.names_live, uids, clients }
     }
 }

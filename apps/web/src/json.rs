@@ -7,7 +7,7 @@ use crate::view::{Namespace, Snapshot};
 use serde_json::{Map, Value, json};
 use tensorlend::Stat;
 use tensorlend::observe::{
-    ClientSeen, LeaseSeen, Origin, Place, SegmentSeen, SlotState, States, StreamSeen, ValueSeen, stat_json,
+    ClientSeen, LeaseSeen, Location, Origin, SegmentSeen, SlotState, States, StreamSeen, ValueSeen, stat_json,
 };
 
 /// Returns `/status`: the daemon, and the namespaces shown.
@@ -84,7 +84,7 @@ fn states(bytes: States) -> Value {
 /// Returns one entry of `/clients`.
 pub fn client(client: &ClientSeen) -> Value {
     json!({
-        "client": client.catalogue,
+        "client": client.number,
         "epoch": client.epoch,
         "state": client.state.word(),
         "pid": client.pid,
@@ -106,12 +106,12 @@ pub fn client(client: &ClientSeen) -> Value {
 pub fn segment(ns: &Namespace, segment: &SegmentSeen, with_slots: bool) -> Value {
     let bytes = segment.states();
     let mut it = json!({
-        "client": segment.catalogue,
+        "client": segment.owner,
         "base": segment.base,
         "slots_max": segment.slots_max,
         "bytes": segment.bytes,
         "age_s": segment.age.as_secs_f64(),
-        "place": place(ns, segment.place),
+        "place": location(ns, segment.location),
         "is_mapped": segment.is_mapped,
         "live": bytes.live,
         "leased": bytes.leased,
@@ -164,10 +164,10 @@ fn map(segment: &SegmentSeen) -> String {
     segment.map(places as usize).into_iter().map(letter).collect()
 }
 
-fn place(ns: &Namespace, place: Place) -> Value {
-    match place {
-        Place::Host => json!("host"),
-        Place::Device { index, allocator } => json!({
+fn location(ns: &Namespace, location: Location) -> Value {
+    match location {
+        Location::Host => json!("host"),
+        Location::Device { index, allocator } => json!({
             "device": ns.sampled.seen.devices.get(index).map(ToString::to_string),
             "allocator": allocator.map(|allocator| format!("{allocator:?}").to_lowercase()),
         }),
@@ -187,7 +187,7 @@ fn origin(origin: &Origin) -> Value {
 pub fn value(value: &ValueSeen) -> Value {
     json!({
         "of": origin(&value.origin),
-        "client": value.catalogue,
+        "client": value.owner,
         "slot": value.slot,
         "generation": value.generation,
         "bytes": value.bytes,
@@ -204,7 +204,7 @@ pub fn lease(ns: &Namespace, lease: &LeaseSeen) -> Value {
     json!({
         "holder": lease.holder,
         "pid": lease.pid,
-        "client": lease.catalogue,
+        "client": lease.owner,
         "slot": lease.slot,
         "is_of_segment": lease.is_of_segment,
         "count": lease.count,
@@ -219,7 +219,7 @@ pub fn lease(ns: &Namespace, lease: &LeaseSeen) -> Value {
 pub fn stream(ns: &Namespace, stream: &StreamSeen) -> Value {
     let subscribers = stream.subscribers.iter().map(|subscriber| {
         json!({
-            "client": subscriber.catalogue, "cursor": subscriber.cursor, "lag": subscriber.lag,
+            "client": subscriber.client, "cursor": subscriber.cursor, "lag": subscriber.lag,
             "lost": subscriber.lost,
         })
     });

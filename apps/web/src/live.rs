@@ -41,7 +41,7 @@ fn namespace(ns: &Namespace) -> Value {
     let mut segments: Vec<_> = seen.segments.iter().collect();
     segments.sort_by_key(|segment| std::cmp::Reverse(segment.bytes));
     segments.truncate(SEGMENTS);
-    segments.sort_by_key(|segment| (segment.catalogue, segment.base));
+    segments.sort_by_key(|segment| (segment.owner, segment.base));
     json!({
         "name": seen.namespace,
         "clients": clients.into_iter().take(CLIENTS).map(json::client).collect::<Vec<_>>(),
@@ -91,7 +91,7 @@ mod tests {
         let lease = |at: usize| LeaseSeen {
             holder: ClientNo::new(0),
             pid: 0,
-            catalogue: ClientNo::new(0),
+            owner: ClientNo::new(0),
             slot: SlotNo::new(at as u32),
             is_of_segment: false,
             count: 1,

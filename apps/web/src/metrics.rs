@@ -267,7 +267,7 @@ fn clients(page: &mut Page, namespace: &str, clients: &[ClientSeen]) {
     let mut clients: Vec<_> = clients.iter().collect();
     clients.sort_by_key(|client| std::cmp::Reverse((client.bytes, client.leased_bytes)));
     for client in clients.into_iter().take(CLIENTS) {
-        let number = format!("{}.{}", client.catalogue, client.epoch);
+        let number = format!("{}.{}", client.number, client.epoch);
         let (pid, uid) = (client.pid.to_string(), client.uid.to_string());
         let labels = [("namespace", namespace), ("client", number.as_str())];
         let info = [labels[0], labels[1], ("pid", &pid), ("uid", &uid), ("label", &client.label)];

@@ -96,5 +96,5 @@ pub unsafe extern "C" fn tensorlend_leased_bytes(
     client: *const tensorlend_client,
     bytes: *mut u64,
 ) -> tensorlend_status {
-    call!(|bytes: variable, client: handle| bytes.fill(client.client.leased()?))
+    call!(|bytes: variable, client: handle| bytes.fill(client.client.instruments().leased()?))
 }

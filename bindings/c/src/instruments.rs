@@ -36,7 +36,7 @@ pub unsafe extern "C" fn tensorlend_statistics_enable(
 ) -> tensorlend_status {
     call!(|client: handle| {
         let client = client.opened()?;
-        if enable != 0 { client.enable_statistics() } else { client.disable_statistics() }
+        if enable != 0 { client.instruments().enable_statistics() } else { client.instruments().disable_statistics() }
     })
 }
 
@@ -47,7 +47,7 @@ pub unsafe extern "C" fn tensorlend_statistics_get(
     statistics: *mut tensorlend_statistics,
 ) -> tensorlend_status {
     call!(|statistics: variable, client: handle| {
-        let counted = client.opened()?.statistics().unwrap_or_default();
+        let counted = client.opened()?.instruments().statistics().unwrap_or_default();
         statistics.fill(tensorlend_statistics {
             current_bytes: counted.current_bytes,
             current_count: counted.current_count,
@@ -66,13 +66,13 @@ pub unsafe extern "C" fn tensorlend_log_start(
     client: *const tensorlend_client,
     file: *const c_char,
 ) -> tensorlend_status {
-    call!(|client: handle, file: path| client.client.start_allocation_log(file)?)
+    call!(|client: handle, file: path| client.client.instruments().start_log(file)?)
 }
 
 /// Ends the log, and writes the events that are still buffered.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_log_stop(client: *const tensorlend_client) -> tensorlend_status {
-    call!(|client: handle| client.client.stop_allocation_log()?)
+    call!(|client: handle| client.client.instruments().stop_log()?)
 }
 
 /// The allocations of a client that are not freed at one moment. `tensorlend_outstanding_free`
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn tensorlend_outstanding_get(
     outstanding: *mut *mut tensorlend_outstanding,
 ) -> tensorlend_status {
     call!(|outstanding: out, client: handle| {
-        let found = client.opened()?.outstanding().ok_or_else(|| {
+        let found = client.opened()?.instruments().outstanding().ok_or_else(|| {
             Error::Argument("allocations are not tracked: connect with tensorlend_options_tracking".into())
         })?;
         let (count, bytes) = (found.allocations().len() as u64, found.bytes());

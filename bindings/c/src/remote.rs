@@ -30,7 +30,7 @@ pub unsafe extern "C" fn tensorlend_put_remote(
     call!(|client: handle, name: text| {
         check_name(name)?;
         let (spec, data) = convert!(data: elements(dtype, ndim, shape))?;
-        client.client.put_remote_draft(name, filled(&client.client, spec, data)?)?;
+        client.client.remote().put_draft(name, filled(&client.client, spec, data)?)?;
     })
 }
 
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn tensorlend_publish_remote(
 ) -> tensorlend_status {
     call!(|client: handle, name: text, draft: given| {
         check_name(name)?;
-        client.client.put_remote_draft(name, draft.draft()?)?;
+        client.client.remote().put_draft(name, draft.draft()?)?;
     })
 }
 
@@ -61,7 +61,7 @@ pub unsafe extern "C" fn tensorlend_fetch_list(
     list: *const c_char,
     length: *mut u64,
 ) -> tensorlend_status {
-    call!(|length: variable, client: handle, list: text| length.fill(client.client.fetch_list(list)?))
+    call!(|length: variable, client: handle, list: text| length.fill(client.client.remote().fetch_list(list)?))
 }
 
 /// Lists the machines that this machine's gateway has seen, and this machine, as entries of
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn tensorlend_list_nodes(
     client: *const tensorlend_client,
     listing: *mut *mut tensorlend_listing,
 ) -> tensorlend_status {
-    call!(|listing: out, client: handle| listing.list_nodes(client.client.nodes()?))
+    call!(|listing: out, client: handle| listing.list_nodes(client.client.remote().nodes()?))
 }
 
 /// Lists the names, streams and lists of other machines that match the pattern `glob`, such as
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn tensorlend_list_remote_names(
     glob: *const c_char,
     listing: *mut *mut tensorlend_listing,
 ) -> tensorlend_status {
-    call!(|listing: out, client: handle, glob: text| listing.list_remote(client.client.remote_names(glob)?))
+    call!(|listing: out, client: handle, glob: text| listing.list_remote(client.client.remote().names(glob)?))
 }
 
 /// Another name of `tensorlend_list_remote_names`, for programs that were compiled with it.
@@ -112,5 +112,6 @@ pub unsafe extern "C" fn tensorlend_placement(
     name: *const c_char,
     listing: *mut *mut tensorlend_listing,
 ) -> tensorlend_status {
-    call!(|listing: out, client: handle, name: text| listing.list_placement(name, client.client.placement(name)?))
+    call!(|listing: out, client: handle, name: text| listing
+        .list_placement(name, client.client.remote().placement(name)?))
 }

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::draft::Draft;
-use crate::errors::{self, OrRaise, argument, raise};
+use crate::errors::{self, ResultExt, argument, raise};
 use crate::lease::Lease;
 use crate::strided::{Order, gather, order, row_major};
 use crate::view::View;
@@ -24,7 +24,7 @@ const ALONE_BYTES_MIN: u64 = 256 << 10;
 
 /// Calls `work`, which reads or writes this many bytes. Releases the interpreter's lock for at
 /// least [`ALONE_BYTES_MIN`] bytes.
-pub fn beside<T: Send>(py: Python<'_>, bytes: u64, work: impl FnOnce() -> T + Send) -> T {
+pub fn detach_if_large<T: Send>(py: Python<'_>, bytes: u64, work: impl FnOnce() -> T + Send) -> T {
     if bytes < ALONE_BYTES_MIN { work() } else { py.detach(work) }
 }
 
@@ -274,7 +274,8 @@ impl Array {
             }
             Order::RowMajor | Order::Scattered => client.create(dtype, shape),
         };
-        let mut draft = beside(py, bytes, create).map_err(|error| as_numpy(error, dtype, shape, None)).or_raise()?;
+        let mut draft =
+            detach_if_large(py, bytes, create).map_err(|error| as_numpy(error, dtype, shape, None)).or_raise()?;
         let bytes = draft.bytes_mut().len();
         let source = Source { array: self, bytes };
         let copy = move || {
@@ -290,7 +291,7 @@ impl Array {
             }
             Ok(draft)
         };
-        beside(py, bytes as u64, copy)
+        detach_if_large(py, bytes as u64, copy)
     }
 }
 

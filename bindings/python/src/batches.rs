@@ -2,9 +2,9 @@
 
 use crate::context::context_manager;
 use crate::end::ours;
-use crate::errors::{OrRaise, argument, not_leased};
+use crate::errors::{ResultExt, argument, not_leased};
 use crate::lease::Origin;
-use crate::library::Shown;
+use crate::library::Form;
 use crate::options::Options;
 use crate::shown::type_name;
 use pyo3::exceptions::{PyException, PyTypeError, PyValueError};
@@ -33,7 +33,7 @@ use tensorlend_os::mutex::lock;
 pub struct Batches {
     client: Client,
     options: Arc<Options>,
-    shown: Shown,
+    form: Form,
     ahead: usize,
     forks: u64,
     /// Number of values that the iterator has not returned yet; `None` if the names have no length.
@@ -79,7 +79,7 @@ impl Batches {
         client: Client,
         options: Arc<Options>,
         names: &Bound<'_, PyAny>,
-        shown: Shown,
+        form: Form,
         ahead: usize,
     ) -> PyResult<Self> {
         if ahead == 0 {
@@ -91,7 +91,7 @@ impl Batches {
         let left = Mutex::new(names.len().ok());
         let names = Some(names.try_iter()?.unbind());
         let state = State { names, again: None, failed: None, ready: VecDeque::new() };
-        Ok(Self { client, options, shown, ahead, forks: fork::generation(), left, state: Mutex::new(Some(state)) })
+        Ok(Self { client, options, form, ahead, forks: fork::generation(), left, state: Mutex::new(Some(state)) })
     }
 
     fn take(&self) -> PyResult<State> {
@@ -163,7 +163,7 @@ impl Batches {
             None => return Ok(None),
         };
         let origin = || Origin { options: self.options.clone(), name: name.into(), named: true, member: None };
-        self.shown.show(py, &self.client, value, name, origin).map(Some)
+        self.form.show(py, &self.client, value, name, origin).map(Some)
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::broker::Broker;
 use crate::context::context_manager;
-use crate::errors::OrRaise;
+use crate::errors::ResultExt;
 use crate::lease::Origin;
 use crate::mailbox::{Mail, Mailboxes};
 use crate::options::Options;
@@ -259,7 +259,7 @@ impl Client {
     ///     This machine's gateway does not respond.
     fn nodes<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let client = self.session(py)?;
-        let nodes = py.detach(|| client.nodes()).or_raise()?;
+        let nodes = py.detach(|| client.remote().nodes()).or_raise()?;
         nodes.iter().map(|node| metadata::to_dict(py, &node.encode())).collect()
     }
 
@@ -320,7 +320,7 @@ impl Client {
     ///     The daemon has ended.
     fn leased(&self, py: Python<'_>) -> PyResult<u64> {
         let client = self.session(py)?;
-        py.detach(|| client.leased()).or_raise()
+        py.detach(|| client.instruments().leased()).or_raise()
     }
 
     /// Returns the devices whose memory the daemon lends, whether or not this process sees them.

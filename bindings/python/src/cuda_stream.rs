@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use tensorlend::OnStream;
 
 /// A CUDA stream that a caller passed.
-pub struct Given {
+pub struct CudaStream {
     pub stream: OnStream,
     /// The stream to record in place of `stream`, as [`recorded`] selects it.
     pub recorded: OnStream,
@@ -38,7 +38,7 @@ fn number(handle: &Bound<'_, PyAny>) -> Option<usize> {
     handle.extract().ok().or_else(value)
 }
 
-impl Given {
+impl CudaStream {
     /// Creates a stream from a handle.
     pub fn new(handle: usize) -> Self {
         let handle = handle.max(1);
@@ -77,7 +77,7 @@ pub enum Consumer {
     /// The consumer names no stream, and requests no ordering.
     Unsaid,
     /// The consumer uses the tensor on this stream.
-    Stream(Given),
+    Stream(CudaStream),
 }
 
 impl Consumer {
@@ -90,7 +90,7 @@ impl Consumer {
             Some(Ok(0)) => Err(pyo3::exceptions::PyValueError::new_err(
                 "stream 0 may be either default stream: pass 1 for the legacy stream, 2 for the calling thread's",
             )),
-            _ => Given::parse(given).map(Self::Stream),
+            _ => CudaStream::parse(given).map(Self::Stream),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The class `Draft`: a tensor that is being written in host memory.
 #![allow(unsafe_code)]
 
-use crate::errors::{OrRaise, argument};
+use crate::errors::{ResultExt, argument};
 use crate::getters::{draft_methods, tensor_getters};
 use crate::lasting::Lasting;
 use crate::version::Version;

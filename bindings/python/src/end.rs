@@ -1,6 +1,6 @@
 //! This process's end of a connection, which threads use one after the other.
 
-use crate::errors::{OrRaise, closed, raise};
+use crate::errors::{ResultExt, closed, raise};
 use crate::event_loop;
 use crate::wait::Awaited;
 use pyo3::prelude::*;

@@ -109,12 +109,12 @@ pub fn dtype(message: impl Into<String>) -> PyErr {
 }
 
 /// Converts the error of a result to an exception, as [`raise`] does.
-pub trait OrRaise<T> {
+pub trait ResultExt<T> {
     /// Returns the value, or the exception.
     fn or_raise(self) -> PyResult<T>;
 }
 
-impl<T> OrRaise<T> for Result<T, Error> {
+impl<T> ResultExt<T> for Result<T, Error> {
     #[inline]
     fn or_raise(self) -> PyResult<T> {
         self.map_err(raise)

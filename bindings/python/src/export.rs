@@ -20,7 +20,7 @@ use std::sync::Arc;
 use tensorlend::Value;
 
 /// The data that an exported buffer refers to, except its bytes.
-struct Shown {
+struct Exported {
     shape: Vec<isize>,
     strides: Vec<isize>,
     _view: Arc<View>,
@@ -57,27 +57,27 @@ pub unsafe fn buffer(
     if wrong {
         return refuse("the tensor's elements are in another memory order than the requested one: copy it");
     }
-    let mut shown = Box::new(Shown {
+    let mut exported = Box::new(Exported {
         shape: view.shape.iter().map(|&d| d as isize).collect(),
         strides: view.byte_strides().into_iter().map(|s| s as isize).collect(),
         _view: view.clone(),
     });
     // SAFETY: `buffer` is not null, and the caller guarantees that it is writable. Its pointers
-    // refer to `shown`, which has the form that the protocol prescribes and lives until `release`.
-    // As long as `shown` holds the view, the bytes are readable, and writable if the view is
+    // refer to `exported`, which has the form that the protocol prescribes and lives until `release`.
+    // As long as `exported` holds the view, the bytes are readable, and writable if the view is
     // writable. Python does not write to shape, strides or format, although their types allow it.
     unsafe {
         (*buffer).buf = view.start().cast();
         (*buffer).len = view.nbytes() as isize;
         (*buffer).readonly = c_int::from(!view.writable);
         (*buffer).itemsize = view.item() as isize;
-        (*buffer).ndim = shown.shape.len() as c_int;
+        (*buffer).ndim = exported.shape.len() as c_int;
         (*buffer).format =
             if asks(ffi::PyBUF_FORMAT) { dtype::format(view.dtype).as_ptr().cast_mut() } else { null_mut() };
-        (*buffer).shape = if asks(ffi::PyBUF_ND) { shown.shape.as_mut_ptr() } else { null_mut() };
-        (*buffer).strides = if asks(ffi::PyBUF_STRIDES) { shown.strides.as_mut_ptr() } else { null_mut() };
+        (*buffer).shape = if asks(ffi::PyBUF_ND) { exported.shape.as_mut_ptr() } else { null_mut() };
+        (*buffer).strides = if asks(ffi::PyBUF_STRIDES) { exported.strides.as_mut_ptr() } else { null_mut() };
         (*buffer).suboffsets = null_mut();
-        (*buffer).internal = Box::into_raw(shown).cast();
+        (*buffer).internal = Box::into_raw(exported).cast();
         (*buffer).obj = owner.clone().into_ptr();
     }
     Ok(())
@@ -91,7 +91,7 @@ pub unsafe fn buffer(
 pub unsafe fn release(buffer: *mut ffi::Py_buffer) {
     // SAFETY: by the caller's guarantee, `internal` is the box that the function `buffer` put
     // there, and it is taken only once.
-    unsafe { drop(Box::from_raw((*buffer).internal.cast::<Shown>())) };
+    unsafe { drop(Box::from_raw((*buffer).internal.cast::<Exported>())) };
 }
 
 /// DLPack's device for host memory.

@@ -1,12 +1,12 @@
 //! Conversion of values that a caller passes to drafts: arrays, drafts, and mappings of them.
 
 use crate::arguments;
-use crate::array::{Array, beside, bytes_of, is_ndarray};
-use crate::cuda_stream::Given;
+use crate::array::{Array, bytes_of, detach_if_large, is_ndarray};
+use crate::cuda_stream::CudaStream;
 use crate::device::DeviceDraft;
 use crate::device::array::{DeviceArray, from_host};
 use crate::draft::Draft;
-use crate::errors::{self, OrRaise, argument};
+use crate::errors::{self, ResultExt, argument};
 use crate::lasting::Lasting;
 use crate::metadata;
 use crate::shown::type_name;
@@ -295,13 +295,13 @@ pub fn create(py: Python<'_>, client: &Client, wish: Wish<'_>, to: &To<'_, '_>) 
     let Wish { spec, name, lasting, metadata, timestamp } = wish;
     let bytes = bytes_of(&spec)?;
     if let Some(on) = to.target.device() {
-        let stream = to.stream.map(|stream| Given::parse(Some(stream))).transpose()?;
+        let stream = to.stream.map(|stream| CudaStream::parse(Some(stream))).transpose()?;
         let mut draft = DeviceDraft::create(py, client, spec, on, stream.as_ref())?;
         describe_on(&mut draft, metadata.as_deref(), timestamp).or_raise()?;
         return Ok(Py::new(py, DeviceDraft::of(draft, stream, name, lasting))?.into_any());
     }
     no_stream(to.stream)?;
-    let mut draft = beside(py, bytes, || client.create_spec(spec)).or_raise()?;
+    let mut draft = detach_if_large(py, bytes, || client.create_spec(spec)).or_raise()?;
     describe(&mut draft, metadata.as_deref(), timestamp).or_raise()?;
     Ok(Py::new(py, Draft::new(draft, name, lasting))?.into_any())
 }

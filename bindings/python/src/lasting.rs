@@ -1,6 +1,6 @@
 //! Lifetimes of published values.
 
-use crate::errors::{OrRaise, argument};
+use crate::errors::{ResultExt, argument};
 use crate::version::Version;
 use pyo3::prelude::*;
 use std::time::Duration;

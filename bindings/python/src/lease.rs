@@ -2,8 +2,8 @@
 #![allow(unsafe_code)]
 
 use crate::context::context_manager;
-use crate::cuda_stream::Given;
-use crate::errors::{OrRaise, argument};
+use crate::cuda_stream::CudaStream;
+use crate::errors::{ResultExt, argument};
 use crate::getters::{lease_methods, tensor_getters};
 use crate::options::Options;
 use crate::target::Target;
@@ -214,7 +214,7 @@ impl Lease {
         let (value, _) = view.leased_value()?;
         py.detach(|| value.page_lock(on)).or_raise()?;
         if stream.is_some() {
-            view.record(on, Given::parse(stream)?)?;
+            view.record(on, CudaStream::parse(stream)?)?;
         }
         Ok(())
     }

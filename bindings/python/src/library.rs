@@ -29,13 +29,13 @@ impl Library {
 
 /// The form in which a call returns values.
 #[derive(Clone, Copy)]
-pub struct Shown {
+pub struct Form {
     /// The library of the arrays; `None` for leases and datasets.
     library: Option<Library>,
     mode: Mode,
 }
 
-impl Shown {
+impl Form {
     /// Parses the arguments `library` and `mode`.
     pub fn parse(library: Option<&str>, mode: &str) -> PyResult<Self> {
         let library = match library {

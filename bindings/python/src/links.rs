@@ -2,7 +2,7 @@
 
 use crate::arguments;
 use crate::client::Client;
-use crate::errors::OrRaise;
+use crate::errors::ResultExt;
 use crate::lease::Mode;
 use crate::service::{Caller, Server};
 use crate::stream::Stream;

@@ -1,7 +1,7 @@
 //! Descriptions of names, and the daemon's metrics.
 
 use crate::dtype;
-use crate::errors::OrRaise;
+use crate::errors::ResultExt;
 use crate::shown;
 use crate::version::Version;
 use pyo3::exceptions::PyRuntimeWarning;

@@ -2,7 +2,7 @@
 
 use crate::arguments;
 use crate::client::Client;
-use crate::errors::{OrRaise, argument};
+use crate::errors::{ResultExt, argument};
 use crate::event_loop::{Ticket, Wakeups};
 use crate::given::{To, drafted};
 use crate::lease::Mode;
@@ -65,7 +65,7 @@ impl Client {
     ///     The node cannot be reached or refuses, or this machine's gateway does not respond.
     fn fetch_list(&self, py: Python<'_>, #[pyo3(from_py_with = arguments::name)] name: &str) -> PyResult<u64> {
         let client = self.session(py)?;
-        py.detach(|| client.fetch_list(name)).or_raise()
+        py.detach(|| client.remote().fetch_list(name)).or_raise()
     }
 
     /// Appends a tensor, or a mapping of several tensors, to a list.

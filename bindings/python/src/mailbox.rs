@@ -17,7 +17,7 @@
 //! got this message can confirm it. Another process can bind the address of a client that has ended, and receive receipts
 //! of its messages. These messages then end at their time to live.
 
-use crate::errors::{OrRaise, argument};
+use crate::errors::{ResultExt, argument};
 use crate::given::{To, tensor_of};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;

@@ -3,7 +3,7 @@
 use crate::arguments;
 use crate::context::context_manager;
 use crate::dataset::Dataset;
-use crate::errors::{OrRaise, argument, closed};
+use crate::errors::{ResultExt, argument, closed};
 use crate::given::{To, drafted};
 use crate::lease::{Mode, Origin};
 use crate::metadata;

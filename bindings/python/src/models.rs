@@ -3,7 +3,7 @@
 use crate::arguments;
 use crate::client::Client;
 use crate::dataset::Dataset;
-use crate::errors::OrRaise;
+use crate::errors::ResultExt;
 use crate::metadata;
 use crate::model::Model;
 use crate::version::Version;

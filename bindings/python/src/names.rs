@@ -4,15 +4,15 @@ use crate::arguments::{self, elements, sizes};
 use crate::array::Out;
 use crate::batches::Batches;
 use crate::client::Client;
-use crate::cuda_stream::Given;
+use crate::cuda_stream::CudaStream;
 use crate::dataset::Dataset;
 use crate::device::DeviceLease;
-use crate::errors::{self, OrRaise, not_leased, raise};
+use crate::errors::{self, ResultExt, not_leased, raise};
 use crate::event_loop::{Ticket, Wakeups};
 use crate::given::{To, Wish, create, dataset_of, lifetime_of, tensor_of};
 use crate::lasting::Lasting;
 use crate::lease::{Lease, Mode};
-use crate::library::Shown;
+use crate::library::Form;
 use crate::listing::{self, Info, set_fields};
 use crate::received::{show, unknown_kind};
 use crate::version::Version;
@@ -328,7 +328,7 @@ impl Client {
     ) -> PyResult<Py<PyAny>> {
         let (mode, dtype) = (Mode::parse(mode)?, dtype.map(dtype::parse).transpose()?);
         let client = self.session(py)?;
-        let given = stream.map(|stream| Given::parse(Some(stream))).transpose()?;
+        let given = stream.map(|stream| CudaStream::parse(Some(stream))).transpose()?;
         let early = || py.detach(|| client.get_device_early(name));
         let found = match given.as_ref().map(|_| early()) {
             None | Some(Err(Error::Kind { .. })) => look_up(py, &client, name, mode),
@@ -514,8 +514,8 @@ impl Client {
         #[pyo3(from_py_with = arguments::number)] ahead: usize,
         mode: &str,
     ) -> PyResult<Batches> {
-        let shown = Shown::parse(library, mode)?;
-        Batches::new(self.session(py)?, self.options().clone(), names, shown, ahead)
+        let form = Form::parse(library, mode)?;
+        Batches::new(self.session(py)?, self.options().clone(), names, form, ahead)
     }
 
     /// Copies the tensor's elements, in C order, into an array or a buffer.
@@ -933,7 +933,7 @@ impl Client {
         #[pyo3(from_py_with = arguments::name)] name: &str,
     ) -> PyResult<Option<Bound<'py, PyDict>>> {
         let client = self.session(py)?;
-        let Some(placement) = py.detach(|| client.placement(name)).or_raise()? else { return Ok(None) };
+        let Some(placement) = py.detach(|| client.remote().placement(name)).or_raise()? else { return Ok(None) };
         let dict = PyDict::new(py);
         set_fields!(dict, placement, node, alive, cached, stale, stamp);
         Ok(Some(dict))
@@ -963,7 +963,7 @@ impl Client {
         #[pyo3(from_py_with = arguments::name)] glob: &str,
     ) -> PyResult<Bound<'py, PyAny>> {
         let client = self.session(py)?;
-        let found = py.detach(|| client.remote_names(glob)).or_raise()?;
+        let found = py.detach(|| client.remote().names(glob)).or_raise()?;
         metadata::to_dict(py, &found.encode())
     }
 
@@ -998,7 +998,7 @@ impl Client {
         let to = To::parse(None, None)?;
         let client = self.session(py)?;
         let draft = tensor_of(&client, value, &to, metadata, timestamp)?;
-        py.detach(|| client.put_remote_draft(name, draft)).or_raise()
+        py.detach(|| client.remote().put_draft(name, draft)).or_raise()
     }
 
     /// Publishes copies of several tensors under one name. Readers see all of these tensors or

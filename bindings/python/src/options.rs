@@ -1,6 +1,6 @@
 //! The options of a connection, with which a forked child or an unpickled client connects again.
 
-use crate::errors::OrRaise;
+use crate::errors::ResultExt;
 use pyo3::prelude::*;
 use std::path::PathBuf;
 use std::time::Duration;

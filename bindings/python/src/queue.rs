@@ -3,7 +3,7 @@
 use crate::arguments;
 use crate::client::Client;
 use crate::end::ours;
-use crate::errors::{OrRaise, argument};
+use crate::errors::{ResultExt, argument};
 use crate::given::{To, drafted};
 use crate::lease::{Mode, Origin};
 use crate::received::Received;

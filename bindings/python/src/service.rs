@@ -2,7 +2,7 @@
 
 use crate::context::context_manager;
 use crate::end::{End, ours};
-use crate::errors::{OrRaise, argument, raise};
+use crate::errors::{ResultExt, argument, raise};
 use crate::event_loop::{Descriptor, Ticket, Wakeups};
 use crate::given::{To, drafted};
 use crate::lease::{Mode, Origin};

@@ -3,7 +3,7 @@
 use crate::arguments::sizes;
 use crate::context::context_manager;
 use crate::dtype;
-use crate::errors::{OrRaise, argument, closed, raise};
+use crate::errors::{ResultExt, argument, closed, raise};
 use crate::given::{To, Wish, create, drafted};
 use crate::lasting::Lasting;
 use crate::shown;

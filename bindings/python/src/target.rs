@@ -1,6 +1,6 @@
 //! Devices, and the memory that a caller requests for a tensor.
 
-use crate::errors::{OrRaise, argument};
+use crate::errors::{ResultExt, argument};
 use pyo3::prelude::*;
 use tensorlend::{On, Uuid};
 

@@ -1,8 +1,8 @@
 //! A tensor in memory, and the object that keeps the memory in place.
 #![allow(unsafe_code)]
 
-use crate::cuda_stream::Given;
-use crate::errors::{OrRaise, argument, closed, named, raise};
+use crate::cuda_stream::CudaStream;
+use crate::errors::{ResultExt, argument, closed, named, raise};
 use crate::fault::{self, Kind, Noted};
 use crate::strided::Layout;
 use pyo3::prelude::*;
@@ -55,12 +55,12 @@ pub struct Reads(Mutex<Vec<Read>>);
 struct Read {
     value: Arc<Value>,
     on: On,
-    given: Given,
+    given: CudaStream,
 }
 
 impl Reads {
     /// Records a stream on a device, whose work reads the value.
-    pub fn add(&self, value: &Arc<Value>, on: On, given: Given) {
+    pub fn add(&self, value: &Arc<Value>, on: On, given: CudaStream) {
         let mut reads = lock(&self.0);
         // Handle 2 means another stream in each thread. Such streams are recorded as the legacy
         // default stream.
@@ -271,7 +271,7 @@ impl View {
 
     /// Extends the lease beyond the drop of this view, until the work of a stream on a device is
     /// done.
-    pub fn record(&self, on: On, given: Given) -> PyResult<()> {
+    pub fn record(&self, on: On, given: CudaStream) -> PyResult<()> {
         let (value, _) = self.leased_value()?;
         self.reads.add(value, on, given);
         Ok(())

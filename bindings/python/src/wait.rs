@@ -1,6 +1,6 @@
 //! Waits that release the interpreter's lock. Ctrl-C ends them.
 
-use crate::errors::{OrRaise, argument, closed as closed_here, named, raise};
+use crate::errors::{ResultExt, argument, closed as closed_here, named, raise};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use std::cell::RefCell;

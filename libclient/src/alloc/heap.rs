@@ -8,7 +8,7 @@ use crate::alloc::homes::{Arrival, Home, Homes};
 pub use crate::alloc::placement::extent_bytes;
 use crate::alloc::placement::{Placement, Space};
 use crate::alloc::recent::Recent;
-use crate::instruments::Instruments;
+use crate::instruments::AllocationInstruments;
 use crate::segment::bytes::{Bytes, OwnRecord};
 #[cfg(feature = "cuda")]
 use crate::segment::map::DeviceMap;
@@ -89,7 +89,7 @@ impl Memory {
     }
 }
 
-struct Own {
+struct OwnSegment {
     records: Records<SlotRecord>,
     /// The page lock, declared before the memory so that Rust drops it first: locked pages must be mapped.
     locked: PageLock,
@@ -134,7 +134,7 @@ impl Unused {
 /// placement and reuse. The values for host memory are direct fields, which saves a lookup.
 pub struct Heap {
     /// The segments, sorted by base.
-    segments: Vec<Own>,
+    segments: Vec<OwnSegment>,
     placement: Placement,
     /// The segment in which the last slot in host memory was found. The next slot is usually in the same segment.
     last: usize,
@@ -161,12 +161,12 @@ pub struct Heap {
     /// Minimum generation of the slots of a new segment. It ensures that no pair (slot, generation) ever repeats.
     generation_floor: u64,
     /// The heap reports every freed slot to these instruments.
-    instruments: Arc<Instruments>,
+    instruments: Arc<AllocationInstruments>,
 }
 
 impl Heap {
     /// Creates an empty heap. `ordinary` is the length of the pool's ordinary segments in bytes.
-    pub fn new(instruments: Arc<Instruments>, ordinary: u64) -> Self {
+    pub fn new(instruments: Arc<AllocationInstruments>, ordinary: u64) -> Self {
         Self {
             segments: Vec::new(),
             placement: Placement::new(ordinary),
@@ -214,7 +214,7 @@ impl Heap {
         let bytes = map.bytes() as u64;
         let slot = Slot { generation: self.generation_floor, offset: 0, capacity: 0, next: SLOT_NONE, holders: 0 };
         let space = Space::new(bytes, slots_log2);
-        self.insert(Own {
+        self.insert(OwnSegment {
             records,
             locked,
             memory: Memory::Host(map),
@@ -228,7 +228,7 @@ impl Heap {
         self.lent += 1;
     }
 
-    fn insert(&mut self, own: Own) {
+    fn insert(&mut self, own: OwnSegment) {
         *self.segment_bytes_of(own.place) += own.memory.bytes();
         self.placement.anywhere = false;
         let at = self.segments.partition_point(|s| s.base < own.base);
@@ -250,7 +250,7 @@ impl Heap {
     /// Returns the index of the segment that holds a slot of this client.
     #[inline]
     fn at(&mut self, slot: SlotNo) -> usize {
-        let holds = |own: &Own| slot.is_of(own.base, own.slots.len() as u32);
+        let holds = |own: &OwnSegment| slot.is_of(own.base, own.slots.len() as u32);
         if !self.segments.get(self.last).is_some_and(holds) {
             let after = self.segments.partition_point(|s| s.base <= slot);
             assert!(after > 0 && holds(&self.segments[after - 1]), "slot {slot} is not of this client");
@@ -568,9 +568,9 @@ impl Heap {
 }
 
 /// Returns the free space of the segments of one location, with each segment's index.
-fn spaces(segments: &[Own], place: ArenaId) -> impl Iterator<Item = (usize, &Space)> + Clone {
+fn spaces(segments: &[OwnSegment], place: ArenaId) -> impl Iterator<Item = (usize, &Space)> + Clone {
     segments.iter().enumerate().filter(move |(_, own)| own.place == place).map(|(at, own)| (at, &own.space))
 }
 
 /// A removed segment on its way to the daemon.
-pub struct Returned(Own);
+pub struct Returned(OwnSegment);

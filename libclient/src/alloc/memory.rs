@@ -1,15 +1,13 @@
 //! This client's own memory: slots from its heap, segments from the daemon.
 
 use super::{Allocator, Outside, take_or_request};
-use crate::alloc::heap::{Taken, Wanted, extent_bytes};
-use crate::alloc::release;
+use crate::alloc::heap::{Taken, Wanted};
 use crate::error::{Error, Result};
 use crate::segment::mapping::{own_segment, records};
 use crate::segment::pinned::PageLock;
 use std::sync::MutexGuard;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::number::SlotNo;
-use tensorlend_layout::size::bytes_text;
 use tensorlend_layout::wire::{PROTOCOL_OWN_VIEW, Refusal, Reply, Request};
 use tensorlend_layout::word::Cell;
 use tensorlend_os::memfd::Access;
@@ -69,79 +67,9 @@ impl Allocator {
         }
     }
 
-    #[cold]
-    fn take_slowly(&self, outside: &impl Outside, bytes: u64) -> Result<Box<Taken>> {
-        let Some((length, _)) = extent_bytes(bytes) else {
-            return Err(Error::Argument(format!(
-                "{} are more than any machine has: check the shape",
-                bytes_text(bytes)
-            )));
-        };
-        self.empty_magazines();
-        // If the client gets no segment, because of a limit or because the daemon has ended, the client reclaims
-        // retired slots.
-        let may_grow = lock(&self.heap).may_grow(length);
-        match may_grow.then(|| self.grow(bytes, length)) {
-            Some(Ok(Some(taken))) => return Ok(taken),
-            Some(Ok(None)) => {}
-            Some(Err(_)) | None => self.reclaim(true),
-        }
-        if let Some(taken) = lock(&self.heap).take(bytes) {
-            return Ok(Box::new(taken));
-        }
-        // Ignore an error: without the daemon's notices, the client can still retire the messages of closed streams.
-        let _ = outside.notices();
-        outside.retire_closed();
-        self.reclaim(true);
-        lock(&self.heap).flush();
-        if let Some(taken) = lock(&self.heap).take(bytes) {
-            return Ok(Box::new(taken));
-        }
-        let gone = lock(&self.heap).make_way(length);
-        for base in gone {
-            self.return_segment(base);
-        }
-        let mut grown = self.grow(bytes, length);
-        if grown.as_ref().is_err_and(Error::is_limit) {
-            // Place the slot among slots of another kind: this is better than exchanging segments with the daemon
-            // each time. Small slots are excepted, because they would soon use up the segment's few slot numbers and
-            // block it.
-            let beside = {
-                let mut heap = lock(&self.heap);
-                if heap.is_small(length) { None } else { heap.take(bytes) }
-            };
-            if let Some(taken) = beside {
-                return Ok(Box::new(taken));
-            }
-            let idle = lock(&self.heap).flush();
-            if !idle.is_empty() {
-                for base in idle {
-                    self.return_segment(base);
-                }
-                grown = self.grow(bytes, length);
-            }
-        }
-        // The last resort, because released segments serve no more drafts.
-        if grown.as_ref().is_err_and(release::is_full) && self.release_for_spill(Wanted::All) {
-            grown = self.grow(bytes, length);
-        }
-        match grown {
-            Ok(Some(taken)) => Ok(taken),
-            // Another thread may have taken the new space. Then this thread requests a further segment.
-            Ok(None) => {
-                let taken = lock(&self.heap).take(bytes);
-                taken.map_or_else(|| self.take_unwatched(outside, bytes), |taken| Ok(Box::new(taken)))
-            }
-            Err(e) => {
-                let beside = if e.is_limit() { lock(&self.heap).take(bytes) } else { None };
-                beside.map(Box::new).ok_or(e)
-            }
-        }
-    }
-
     /// Requests a segment, and records a refusal. If another thread got a segment with room in the meantime, takes a slot there
     /// instead.
-    fn grow(&self, bytes: u64, length: u64) -> Result<Option<Box<Taken>>> {
+    pub(super) fn grow(&self, bytes: u64, length: u64) -> Result<Option<Box<Taken>>> {
         let take = || lock(&self.heap).take(bytes).map(Box::new);
         let grow = || take_or_request(lock(&self.growing), take, |growing| self.request_segment(length, growing));
         let grown = match grow() {
@@ -214,16 +142,21 @@ impl Allocator {
         }
     }
 
-    /// Returns idle segments to the daemon. First empties all magazines, which may make further segments idle.
-    pub fn return_idle(&self, mut idle: Vec<SlotNo>) {
-        idle.extend(self.empty_magazines());
-        for base in idle {
+    /// Returns unused segments to the daemon.
+    pub(super) fn return_segments(&self, bases: Vec<SlotNo>) {
+        for base in bases {
             self.return_segment(base);
         }
     }
 
+    /// Returns idle segments to the daemon. First empties all magazines, which may make further segments idle.
+    pub fn return_idle(&self, mut idle: Vec<SlotNo>) {
+        idle.extend(self.empty_magazines());
+        self.return_segments(idle);
+    }
+
     /// Puts the slots of all threads' magazines back into the heap. Returns the segments that are idle afterwards.
-    fn empty_magazines(&self) -> Vec<SlotNo> {
+    pub(super) fn empty_magazines(&self) -> Vec<SlotNo> {
         // This check may miss a slot that another thread is putting into its magazine now. The effect is the same as if
         // that thread dropped the slot later.
         if self.magazines.bytes() == 0 {

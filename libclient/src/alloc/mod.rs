@@ -1,6 +1,7 @@
 //! This client's own memory: slots from a heap of segments that the daemon lends.
 
 mod extents;
+mod fallbacks;
 pub mod heap;
 pub mod homes;
 pub mod magazines;
@@ -14,7 +15,7 @@ pub mod release;
 mod watched;
 
 use crate::error::Result;
-use crate::instruments::{self, Instruments};
+use crate::instruments::{self, AllocationInstruments};
 use crate::link::Link;
 use crate::peers::PeerTable;
 use heap::Heap;
@@ -42,7 +43,7 @@ pub trait Outside: instruments::Names + Sized {
 pub struct Allocator {
     link: Arc<Link>,
     peers: Arc<PeerTable>,
-    instruments: Arc<Instruments>,
+    instruments: Arc<AllocationInstruments>,
     heap: Mutex<Heap>,
     magazines: Magazines,
     /// A lock for the one thread that requests a segment of host memory.
@@ -67,7 +68,7 @@ impl Deref for Allocator {
 }
 
 impl Allocator {
-    pub fn new(link: Arc<Link>, peers: Arc<PeerTable>, instruments: Arc<Instruments>) -> Self {
+    pub fn new(link: Arc<Link>, peers: Arc<PeerTable>, instruments: Arc<AllocationInstruments>) -> Self {
         Self {
             heap: Mutex::new(Heap::new(instruments.clone(), link.welcome.segment_bytes)),
             magazines: Magazines::new(link.shards.clone()),

@@ -1,9 +1,11 @@
 //! Reclaims retired slots: the client reuses a slot that no cell holds when no lease covers it any more.
 
 use super::Allocator;
+use super::heap::Heap;
 use crate::peers::PeerTable;
-use std::sync::TryLockError;
+use std::sync::{MutexGuard, TryLockError};
 use tensorlend_layout::leases;
+use tensorlend_layout::number::{ClientNo, SlotNo};
 use tensorlend_layout::word::{Cell, LeaseWord};
 use tensorlend_os::mutex::lock;
 
@@ -81,6 +83,28 @@ impl Reclaiming {
         self.leased.sort_unstable();
         Some(scanned)
     }
+
+    /// Frees the slots that the scan has not found leased, and returns the segments that are idle afterwards. If a
+    /// member's table could not be read, `scanned` is `None`, and every value counts as leased.
+    fn free(&mut self, heap: &mut Heap, me: ClientNo, scanned: Option<Scanned>) -> Vec<SlotNo> {
+        let Self { slots, leased, .. } = self;
+        // A pin on a dataset's member is not a lease on the dataset, so check the pins separately.
+        let pinned: Vec<Cell> = slots.iter().copied().filter(|value| heap.is_pinned(value.slot())).collect();
+        let is_leased = |value: &Cell| {
+            scanned.is_none()
+                || !leased.is_empty() && leased.binary_search(&value.lease(me).0).is_ok()
+                || pinned.contains(value)
+        };
+        let kept = slots.extract_if(.., |value| is_leased(value));
+        heap.still_retired(kept, scanned.map_or(SCAN_NS, Scanned::ns));
+        let mut idle: Vec<SlotNo> = slots.drain(..).filter_map(|value| heap.release(value.slot()).segment()).collect();
+        // Also return two kinds of released segments. The last slot of one kind was freed as part of a chain through
+        // several segments. The daemon refused the return of the other kind earlier.
+        idle.extend(heap.unused_released());
+        idle.sort_unstable();
+        idle.dedup();
+        idle
+    }
 }
 
 impl Allocator {
@@ -97,15 +121,7 @@ impl Allocator {
     /// Frees retired slots that no lease covers. If another thread is reclaiming, waits for that thread if `wait` is true;
     /// otherwise returns at once.
     pub fn reclaim(&self, wait: bool) {
-        let mut round = if wait {
-            lock(&self.reclaiming)
-        } else {
-            match self.reclaiming.try_lock() {
-                Ok(round) => round,
-                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => return,
-            }
-        };
+        let Some(mut round) = self.begin_round(wait) else { return };
         round.slots.clear();
         lock(&self.heap).retired(&mut round.slots);
         if round.slots.is_empty() {
@@ -120,42 +136,30 @@ impl Allocator {
         let scanned = round.scan(&self.peers);
         tensorlend_layout::crash_point!("reclaim: scanned");
         self.peers.map_waiters();
-        let Reclaiming { slots, leased, .. } = &mut *round;
         #[cfg(feature = "broken-for-tests")]
         let scanned = if crate::sabotage::broken() == Some(crate::sabotage::Broken::Scan) {
-            leased.clear();
+            round.leased.clear();
             Some(Scanned { members: 0, leases: 0 })
         } else {
             scanned
         };
-        let mut idle = Vec::new();
-        {
-            let mut heap = lock(&self.heap);
-            let heap = &mut *heap;
-            let me = self.me();
-            // A pin on a dataset's member is not a lease on the dataset, so check the pins separately.
-            let pinned: Vec<Cell> = slots.iter().copied().filter(|value| heap.is_pinned(value.slot())).collect();
-            // If a member's table could not be read, treat every value as leased.
-            let is_leased = |value: &Cell| {
-                scanned.is_none()
-                    || !leased.is_empty() && leased.binary_search(&value.lease(me).0).is_ok()
-                    || pinned.contains(value)
-            };
-            let kept = slots.extract_if(.., |value| is_leased(value));
-            heap.still_retired(kept, scanned.map_or(SCAN_NS, Scanned::ns));
-            for value in slots.drain(..) {
-                idle.extend(heap.release(value.slot()).segment());
-            }
-            // Also return two kinds of released segments. The last slot of one kind was freed as part of a chain through
-            // several segments. The daemon refused the return of the other kind earlier.
-            idle.extend(heap.unused_released());
-            idle.sort_unstable();
-            idle.dedup();
-        }
+        let idle = round.free(&mut lock(&self.heap), self.me(), scanned);
         tensorlend_layout::crash_point!("reclaim: freed");
         drop(round);
         if !idle.is_empty() {
             self.return_idle(idle);
+        }
+    }
+
+    /// Takes the lock of the one thread that reclaims. Returns `None` if another thread has it and `wait` is false.
+    fn begin_round(&self, wait: bool) -> Option<MutexGuard<'_, Reclaiming>> {
+        if wait {
+            return Some(lock(&self.reclaiming));
+        }
+        match self.reclaiming.try_lock() {
+            Ok(round) => Some(round),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
         }
     }
 }

@@ -3,19 +3,20 @@
 use crate::client::{Client, ClientBuilder};
 use crate::error::Result;
 use crate::instruments::{Callback, Outstanding, Pressure, Relief, Statistics};
+use crate::lease::fetch::leased_bytes;
 use crate::session::Session;
 use std::path::Path;
 use std::sync::Arc;
 
 /// Instruments that are on from the first allocation.
 impl ClientBuilder {
-    /// Counts this client's allocations from the start: see [`Client::statistics`].
+    /// Counts this client's allocations from the start: see [`Instruments::statistics`].
     pub fn statistics(mut self) -> Self {
         self.instruments.statistics = true;
         self
     }
 
-    /// Keeps a list of this client's outstanding allocations: see [`Client::outstanding`].
+    /// Keeps a list of this client's outstanding allocations: see [`Instruments::outstanding`].
     pub fn tracking(mut self) -> Self {
         self.instruments.tracking = true;
         self
@@ -29,7 +30,7 @@ impl ClientBuilder {
     /// # use tensorlend::{Client, DType};
     /// let client = Client::builder().socket(daemon.socket()).tracking_backtraces().connect()?;
     /// let forgotten = client.create(DType::U8, [4096])?;
-    /// let outstanding = client.outstanding().unwrap();
+    /// let outstanding = client.instruments().outstanding().unwrap();
     /// assert!(outstanding.allocations()[0].backtrace.is_some());
     /// println!("{outstanding}");
     /// # drop(forgotten);
@@ -41,7 +42,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Writes a log of every allocation from the start: see [`Client::start_allocation_log`].
+    /// Writes a log of every allocation from the start: see [`Instruments::start_log`].
     ///
     /// Without this option, the variable `TENSORLEND_ALLOC_LOG` names the file, for every client of the process.
     /// Before the file's extension, the client inserts the process number and its own number in the process
@@ -112,19 +113,44 @@ impl ClientBuilder {
     }
 }
 
-/// Instruments on this client's allocations.
+/// Instruments on memory: statistics, outstanding allocations and log of one client, and the leased bytes of its
+/// namespace. See [`Client::instruments`].
+#[derive(Clone, Copy, Debug)]
+pub struct Instruments<'c> {
+    client: &'c Client,
+}
+
 impl Client {
+    /// Returns the instruments on this client's memory.
+    ///
+    /// ```
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// let client = tensorlend::Client::builder().socket(daemon.socket()).statistics().connect()?;
+    /// client.put("numbers", &[1u8])?;
+    /// assert_eq!(client.instruments().statistics().unwrap().current_count, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn instruments(&self) -> Instruments<'_> {
+        Instruments { client: self }
+    }
+}
+
+impl Instruments<'_> {
+    fn session(&self) -> &Arc<Session> {
+        self.client.session()
+    }
+
     /// Starts counting this client's allocations. See [`ClientBuilder::statistics`] to count from the start.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
-    /// assert_eq!(client.statistics(), None);
-    /// client.enable_statistics();
+    /// assert_eq!(client.instruments().statistics(), None);
+    /// client.instruments().enable_statistics();
     /// client.put("numbers", &[1u8])?;
-    /// assert_eq!(client.statistics().unwrap().current_bytes, 64);
-    /// client.disable_statistics();
-    /// assert_eq!(client.statistics(), None);
+    /// assert_eq!(client.instruments().statistics().unwrap().current_bytes, 64);
+    /// client.instruments().disable_statistics();
+    /// assert_eq!(client.instruments().statistics(), None);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn enable_statistics(&self) {
@@ -155,10 +181,10 @@ impl Client {
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// use tensorlend::DType;
     ///
-    /// let step = client.statistics_scope();
+    /// let step = client.instruments().scope();
     /// let kept = client.create(DType::U8, [4096])?;
     /// {
-    ///     let inner = client.statistics_scope();
+    ///     let inner = client.instruments().scope();
     ///     drop(client.create(DType::U8, [8192])?);
     ///     assert_eq!(inner.statistics().peak_bytes, 8192);
     /// }
@@ -167,7 +193,7 @@ impl Client {
     /// # drop(kept);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn statistics_scope(&self) -> StatisticsScope {
+    pub fn scope(&self) -> StatisticsScope {
         StatisticsScope::new(self.session().clone())
     }
 
@@ -179,10 +205,10 @@ impl Client {
     /// # let daemon = tensorlend_daemon::embedded()?;
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).tracking().connect()?;
     /// let forgotten = client.create(tensorlend::DType::U8, [4096])?;
-    /// let report = client.outstanding().unwrap().to_string();
+    /// let report = client.instruments().outstanding().unwrap().to_string();
     /// assert!(report.starts_with("1 allocation outstanding, 4096 bytes\ndrafts: 1 allocation, 4096 bytes\n"));
     /// drop(forgotten);
-    /// assert!(client.outstanding().unwrap().is_empty());
+    /// assert!(client.instruments().outstanding().unwrap().is_empty());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn outstanding(&self) -> Option<Outstanding> {
@@ -198,16 +224,16 @@ impl Client {
     ///
     /// A background thread writes each event within 100 ms. If another log was open, the method completes it first.
     /// The last events are written when the client, its drafts and its leases are dropped, or by
-    /// [`Client::stop_allocation_log`].
+    /// [`Instruments::stop_log`].
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// # let folder = tempfile::tempdir()?;
     /// let path = folder.path().join("allocations.csv");
-    /// client.start_allocation_log(&path)?;
+    /// client.instruments().start_log(&path)?;
     /// drop(client.create(tensorlend::DType::U8, [4096])?);
-    /// client.stop_allocation_log()?;
+    /// client.instruments().stop_log()?;
     /// let log = std::fs::read_to_string(&path)?;
     /// let lines: Vec<_> = log.lines().collect();
     /// assert_eq!(lines[0], "thread,time_ns,action,slot,generation,bytes");
@@ -218,7 +244,7 @@ impl Client {
     ///
     /// # Errors
     /// [`crate::Error::System`] if the client cannot write the file, or could not write the previous log.
-    pub fn start_allocation_log(&self, path: impl AsRef<Path>) -> Result<()> {
+    pub fn start_log(&self, path: impl AsRef<Path>) -> Result<()> {
         self.session().check()?;
         self.session().instruments().start_log(path.as_ref())
     }
@@ -227,7 +253,7 @@ impl Client {
     ///
     /// # Errors
     /// [`crate::Error::System`] if the client could not write the file.
-    pub fn flush_allocation_log(&self) -> Result<()> {
+    pub fn flush_log(&self) -> Result<()> {
         self.session().check()?;
         self.session().instruments().flush_log()
     }
@@ -236,14 +262,33 @@ impl Client {
     ///
     /// # Errors
     /// [`crate::Error::System`] if the client could not write the file.
-    pub fn stop_allocation_log(&self) -> Result<()> {
+    pub fn stop_log(&self) -> Result<()> {
         self.session().check()?;
         self.session().instruments().stop_log()
+    }
+
+    /// Returns the number of bytes of this namespace's tensors on which any client holds a lease now.
+    ///
+    /// ```
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
+    /// client.put("numbers", &[0u8; 4096])?;
+    /// assert_eq!(client.instruments().leased()?, 0);
+    /// let lease = client.get("numbers")?;
+    /// assert_eq!(client.instruments().leased()?, 4096);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`crate::Error::Disconnected`]; [`crate::Error::System`] if this client cannot map another client's leases.
+    pub fn leased(&self) -> Result<u64> {
+        self.session().check()?;
+        leased_bytes(self.session())
     }
 }
 
 /// A scope that counts a client's allocations on all threads while it exists. Scopes may be nested or overlap. See
-/// [`crate::Client::statistics_scope`].
+/// [`Instruments::scope`].
 #[derive(Debug)]
 pub struct StatisticsScope {
     session: Arc<Session>,
@@ -261,7 +306,7 @@ impl StatisticsScope {
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
-    /// let scope = client.statistics_scope();
+    /// let scope = client.instruments().scope();
     /// drop(client.create(tensorlend::DType::U8, [4096])?);
     /// assert_eq!((scope.statistics().current_bytes, scope.statistics().peak_bytes), (0, 4096));
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -3,7 +3,6 @@
 use crate::client::Client;
 use crate::error::{Error, Result, check_name};
 use crate::glob::Glob;
-use crate::lease::fetch::leased_bytes;
 use crate::listing::{Collection, Info, Listing, collections, info, listing, names};
 use crate::observe::own_stat;
 use std::time::Duration;
@@ -241,24 +240,5 @@ impl Client {
     pub fn memory(&self) -> MemoryUse {
         let (slot_bytes, segment_bytes) = self.session().alloc().figures();
         MemoryUse { slot_bytes, segment_bytes }
-    }
-
-    /// Returns the number of bytes of this namespace's tensors on which any client holds a lease now.
-    ///
-    /// ```
-    /// # let daemon = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
-    /// client.put("numbers", &[0u8; 4096])?;
-    /// assert_eq!(client.leased()?, 0);
-    /// let lease = client.get("numbers")?;
-    /// assert_eq!(client.leased()?, 4096);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::Disconnected`]; [`Error::System`] if this client cannot map another client's leases.
-    pub fn leased(&self) -> Result<u64> {
-        self.session().check()?;
-        leased_bytes(self.session())
     }
 }

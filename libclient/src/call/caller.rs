@@ -25,7 +25,7 @@ const CHANNELS_MAX: usize = 2;
 /// Time for which the caller keeps an unused channel.
 const SPARE: Duration = Duration::from_secs(5);
 
-/// Interval between calls of `goes_on` during a wait.
+/// Interval between calls of `continues` during a wait.
 const ASK: Duration = Duration::from_millis(50);
 /// The same interval while a channel is opening. A server that computes cannot accept a channel, and each attempt
 /// costs the daemon a request.
@@ -115,8 +115,8 @@ impl Caller {
         }
     }
 
-    /// Calls a server like [`Caller::call`], for callers that may have to stop waiting. The method calls `goes_on`
-    /// about twenty times a second. When `goes_on` returns false, the caller abandons the server as after a timeout
+    /// Calls a server like [`Caller::call`], for callers that may have to stop waiting. The method calls `continues`
+    /// about twenty times a second. When `continues` returns false, the caller abandons the server as after a timeout
     /// and returns `None`.
     ///
     /// ```
@@ -138,12 +138,12 @@ impl Caller {
         &mut self,
         request: impl Sendable,
         timeout: impl Into<Timeout>,
-        mut goes_on: impl FnMut() -> bool,
+        mut continues: impl FnMut() -> bool,
     ) -> Result<Option<Value>> {
         self.nothing_outstanding()?;
         let deadline = Deadline::new(timeout);
-        let answer = match self.send_asking(request, deadline, &mut goes_on) {
-            Ok(Some(_)) => self.recv_asking(deadline, &mut goes_on),
+        let answer = match self.send_asking(request, deadline, &mut continues) {
+            Ok(Some(_)) => self.recv_asking(deadline, &mut continues),
             Ok(None) => return Ok(None),
             Err(error) => Err(error),
         };
@@ -162,23 +162,23 @@ impl Caller {
         &mut self,
         request: impl Sendable,
         timeout: impl Into<Timeout>,
-        mut goes_on: impl FnMut() -> bool,
+        mut continues: impl FnMut() -> bool,
     ) -> Result<Option<u64>> {
-        self.send_asking(request, Deadline::new(timeout), &mut goes_on)
+        self.send_asking(request, Deadline::new(timeout), &mut continues)
     }
 
     fn send_asking(
         &mut self,
         request: impl Sendable,
         deadline: Deadline,
-        goes_on: &mut dyn FnMut() -> bool,
+        continues: &mut dyn FnMut() -> bool,
     ) -> Result<Option<u64>> {
         // If the server has ended with requests outstanding, the send below returns the error.
         while self.outstanding() == 0 && !self.has_server()? {
             match self.ready(deadline.at_most(ASK_OPENING)) {
                 Err(error) if error.is_timeout() => {
                     deadline.nap().ok_or_else(|| deadline.error(no_server(&self.service.name)))?;
-                    if !goes_on() {
+                    if !continues() {
                         return Ok(None);
                     }
                 }
@@ -188,12 +188,12 @@ impl Caller {
         self.send_until(request, deadline).map(Some)
     }
 
-    fn recv_asking(&mut self, deadline: Deadline, goes_on: &mut dyn FnMut() -> bool) -> Result<Option<Value>> {
+    fn recv_asking(&mut self, deadline: Deadline, continues: &mut dyn FnMut() -> bool) -> Result<Option<Value>> {
         loop {
             match self.recv_until(deadline.at_most(ASK)).1 {
                 Err(error) if error.is_timeout() => {
                     deadline.nap().ok_or_else(|| deadline.error(no_response(&self.service.name)))?;
-                    if !goes_on() {
+                    if !continues() {
                         return Ok(None);
                     }
                 }
@@ -301,7 +301,7 @@ impl Caller {
     pub fn has_server(&self) -> Result<bool> {
         self.client.session().check()?;
         let channels = if self.outstanding() > 0 { &self.channels[..1] } else { &self.channels[..] };
-        channels.iter().try_fold(false, |open, channel| Ok(open || channel.goes_on()?))
+        channels.iter().try_fold(false, |open, channel| Ok(open || channel.is_live()?))
     }
 
     /// Connects to a server without sending a request. Then the first request does not wait for a server. If requests
@@ -342,7 +342,7 @@ impl Caller {
     pub(super) fn drop_ended(&mut self) -> Result<()> {
         let mut at = 0;
         while at < self.channels.len() {
-            if self.channels[at].goes_on()? {
+            if self.channels[at].is_live()? {
                 at += 1;
             } else {
                 let channel = self.channels.remove(at);

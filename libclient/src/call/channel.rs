@@ -90,8 +90,8 @@ impl Channel {
     }
 
     /// Returns whether the channel's server is alive.
-    pub fn goes_on(&self) -> Result<bool> {
-        self.answers.goes_on()
+    pub fn is_live(&self) -> Result<bool> {
+        self.answers.is_live()
     }
 
     /// Closes the channel. All its outstanding requests are lost.

@@ -1,10 +1,10 @@
-//! Instruments on this client's allocations: statistics, a log, a list of outstanding allocations, a limit, and a
+//! AllocationInstruments on this client's allocations: statistics, a log, a list of outstanding allocations, a limit, and a
 //! callback when memory runs short.
 //!
 //! An allocation begins when a slot leaves the heap. It ends when the slot is back in the heap, after its last reader.
-//! The instruments have four hooks. [`Instruments::are_off`] selects the plain or the watched path to a slot. The
-//! allocator calls [`Instruments::allocated`] after the heap has handed a slot out, and [`Instruments::freed`] before
-//! the heap gets a slot back. It calls [`Instruments::failed`] if there is no slot. So every instrument sees the end
+//! The instruments have four hooks. [`AllocationInstruments::are_off`] selects the plain or the watched path to a slot. The
+//! allocator calls [`AllocationInstruments::allocated`] after the heap has handed a slot out, and [`AllocationInstruments::freed`] before
+//! the heap gets a slot back. It calls [`AllocationInstruments::failed`] if there is no slot. So every instrument sees the end
 //! of one allocation of a slot before the beginning of the next. Sizes are those of extents: whole cache lines, whole
 //! pages from one page up, as in [`crate::MemoryUse::slot_bytes`].
 
@@ -32,7 +32,7 @@ use std::sync::{Mutex, PoisonError, RwLock};
 use tensorlend_os::mutex::lock;
 use tracking::Tracked;
 
-/// Bits of [`Instruments::on`].
+/// Bits of [`AllocationInstruments::on`].
 const STATISTICS: u32 = 1;
 const LOG: u32 = 2;
 const TRACKING: u32 = 4;
@@ -45,7 +45,7 @@ const RECORDING: u32 = STATISTICS | LOG | TRACKING;
 
 /// The instruments of one client.
 #[derive(Default)]
-pub struct Instruments {
+pub struct AllocationInstruments {
     /// The bits of the active instruments.
     on: AtomicU32,
     statistics: Mutex<Frames>,
@@ -55,7 +55,7 @@ pub struct Instruments {
     pressure: Option<Callback>,
 }
 
-impl Instruments {
+impl AllocationInstruments {
     /// Returns whether no instrument is on. Without instruments, an allocation costs only this check.
     #[inline]
     pub fn are_off(&self) -> bool {
@@ -171,7 +171,7 @@ impl Instruments {
     }
 }
 
-impl Instruments {
+impl AllocationInstruments {
     /// Starts or stops counting.
     pub fn enable_statistics(&self, on: bool) {
         let mut frames = lock(&self.statistics);
@@ -210,7 +210,7 @@ impl Instruments {
     }
 }
 
-impl std::fmt::Debug for Instruments {
+impl std::fmt::Debug for AllocationInstruments {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "instruments {:#b}", self.on.load(Ordering::Relaxed))
     }

@@ -1,8 +1,8 @@
-//! Instruments that are on from the start of a client.
+//! AllocationInstruments that are on from the start of a client.
 
 use super::limit::Limit;
 use super::pressure::Callback;
-use super::{BACKTRACES, Instruments, LIMIT, PRESSURE, STATISTICS, TRACKING};
+use super::{AllocationInstruments, BACKTRACES, LIMIT, PRESSURE, STATISTICS, TRACKING};
 use crate::error::Result;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -26,11 +26,11 @@ pub struct Options {
 
 impl Options {
     /// Creates the instruments of one client.
-    pub fn build(self) -> Result<Arc<Instruments>> {
-        let instruments = Instruments {
+    pub fn build(self) -> Result<Arc<AllocationInstruments>> {
+        let instruments = AllocationInstruments {
             limit: self.limit_bytes.map_or_else(Limit::default, Limit::new),
             pressure: self.pressure,
-            ..Instruments::default()
+            ..AllocationInstruments::default()
         };
         instruments.set(LIMIT, self.limit_bytes.is_some());
         instruments.set(PRESSURE, instruments.pressure.is_some());

@@ -1,6 +1,6 @@
 //! The callback on memory pressure.
 
-use super::Instruments;
+use super::AllocationInstruments;
 use crate::error::{Error, Result, check_name};
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -135,7 +135,7 @@ impl Drop for Silence {
     }
 }
 
-impl Instruments {
+impl AllocationInstruments {
     /// Calls the program's callback, if there is one. The caller must hold no lock, or hold a [`Silence`].
     pub fn relief(&self, names: &dyn Names, bytes: u64, attempt: u32, cause: &Error) -> Relief {
         match &self.pressure {

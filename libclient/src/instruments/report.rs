@@ -47,7 +47,7 @@ pub struct Allocation {
 }
 
 /// A client's outstanding allocations, the oldest first. `Display` prints a report with one line for each state and
-/// one for each allocation. See [`crate::Client::outstanding`].
+/// one for each allocation. See [`crate::Instruments::outstanding`].
 ///
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
@@ -55,7 +55,7 @@ pub struct Allocation {
 ///
 /// let client = Client::builder().socket(daemon.socket()).tracking().connect()?;
 /// let forgotten = client.create(DType::U8, [4096])?;
-/// let outstanding = client.outstanding().unwrap();
+/// let outstanding = client.instruments().outstanding().unwrap();
 /// assert_eq!((outstanding.allocations().len(), outstanding.bytes()), (1, 4096));
 /// # drop(forgotten);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -85,7 +85,7 @@ impl Outstanding {
     /// let client = Client::builder().socket(daemon.socket()).tracking().connect()?;
     /// client.put("numbers", &[1u8, 2])?;
     /// let forgotten = client.create(DType::U8, [4096])?;
-    /// let outstanding = client.outstanding().unwrap();
+    /// let outstanding = client.instruments().outstanding().unwrap();
     /// assert_eq!(outstanding.of(AllocationState::Held).count(), 1);
     /// let leaks: Vec<_> = outstanding.of(AllocationState::Draft).collect();
     /// assert_eq!((leaks.len(), leaks[0].bytes), (1, 4096));

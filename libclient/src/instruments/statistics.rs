@@ -10,7 +10,7 @@
 /// let client = tensorlend::Client::builder().socket(daemon.socket()).statistics().connect()?;
 /// let first = client.create(tensorlend::DType::U8, [4096])?;
 /// drop(client.create(tensorlend::DType::U8, [8192])?);
-/// let seen = client.statistics().unwrap();
+/// let seen = client.instruments().statistics().unwrap();
 /// assert_eq!((seen.current_bytes, seen.current_count), (4096, 1));
 /// assert_eq!((seen.peak_bytes, seen.peak_count), (12288, 2));
 /// assert_eq!((seen.total_bytes, seen.total_count), (12288, 2));

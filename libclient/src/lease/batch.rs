@@ -49,7 +49,7 @@ struct Steps<'s> {
     /// The geometry word under which each segment was found.
     geometries: [u64; BATCH],
     records: [Option<&'s SlotRecord>; BATCH],
-    places: [Option<LeaseEntry>; BATCH],
+    entries: [Option<LeaseEntry>; BATCH],
 }
 
 impl<'s> Steps<'s> {
@@ -63,7 +63,7 @@ impl<'s> Steps<'s> {
             segments: [None; BATCH],
             geometries: [0; BATCH],
             records: [None; BATCH],
-            places: [None; BATCH],
+            entries: [None; BATCH],
         }
     }
 
@@ -123,7 +123,7 @@ impl<'s> Steps<'s> {
         for at in self.all() {
             let Some(placed) = self.placed(at) else { continue };
             let stored = self.session.shards.with_free(guard, |entry| leases::store(entry, placed.lease()));
-            self.places[at] = stored.map(|((), place)| place);
+            self.entries[at] = stored.map(|((), entry)| entry);
         }
     }
 }
@@ -141,10 +141,10 @@ pub fn lease_found(session: &Session, found: &[Option<FoundName>]) -> Vec<Option
     let mut others = Vec::new();
     for at in steps.all() {
         values.push(None);
-        let (Some(placed), Some(place)) = (steps.placed(at), steps.places[at]) else { continue };
-        let stands = leases::confirm(session.shards.entry(place), &placed.words());
-        let Ok(place) = confirm(session, place, stands, placed.owner, placed.geometry) else { continue };
-        let held = placed.held(place);
+        let (Some(placed), Some(entry)) = (steps.placed(at), steps.entries[at]) else { continue };
+        let is_unchanged = leases::confirm(session.shards.word(entry), &placed.words());
+        let Ok(entry) = confirm(session, entry, is_unchanged, placed.owner, placed.geometry) else { continue };
+        let held = placed.held(entry);
         let record = placed.record();
         let summary = record.summary(placed.cell.generation());
         if let Some(summary) = summary.filter(|it| SlotInfo::check_summary(it, placed.segment.map.bytes() as u64)) {

@@ -118,7 +118,7 @@ impl<'s> CellRoute<'s> {
     }
 
     /// Returns whether the route has not changed.
-    pub fn stands(&self) -> bool {
+    pub fn is_unchanged(&self) -> bool {
         self.route.word.peek() == self.route.seen
     }
 
@@ -173,7 +173,7 @@ fn peek_slowly(session: &Session, key: &[u8]) -> Result<Peeked> {
         let part = {
             let guard = session.shards.epoch_guard();
             match found.read(session, &guard) {
-                Ok(SeenCell { cell, .. }) if found.stands() => {
+                Ok(SeenCell { cell, .. }) if found.is_unchanged() => {
                     let (owner, seen) = (Some(found.owner), Some(found.version(cell)));
                     return Ok(Peeked { owner, seen, exists: cell.is_value() });
                 }

@@ -19,11 +19,11 @@ use tensorlend_layout::word::{Cell, SLOT_NONE};
 /// [`Error::SessionEnded`] if the daemon has ended the session: the copy may have bytes of two tensors.
 pub fn copy(session: &Arc<Session>, value: &Value) -> Result<Cell> {
     // The check follows the last read of the value, and precedes the first step that shows the copy to a reader.
-    let stands = || if value.held().validate() { Ok(()) } else { Err(Error::SessionEnded) };
+    let validate = || if value.held().validate() { Ok(()) } else { Err(Error::SessionEnded) };
     let sealed = match value {
         Value::Tensor(tensor) => {
             let mut draft = duplicate(session, tensor)?;
-            stands()?;
+            validate()?;
             draft.seal(0, SLOT_NONE)
         }
         Value::Dataset(dataset) => {
@@ -31,13 +31,13 @@ pub fn copy(session: &Arc<Session>, value: &Value) -> Result<Cell> {
                 .members()
                 .map(|(name, member)| Ok((name.to_owned(), duplicate_member(session, member)?)))
                 .collect::<Result<Vec<_>>>()?;
-            stands()?;
+            validate()?;
             seal_dataset(session, drafts, dataset.metadata(), dataset.timestamp(), 0)
         }
         #[cfg(feature = "cuda")]
         Value::Device(lease) => {
             let mut draft = lease.duplicate(session)?;
-            stands()?;
+            validate()?;
             draft.seal(0, SLOT_NONE)
         }
     };

@@ -21,14 +21,14 @@ use tensorlend_layout::word::Cell;
 /// let pin = draft.pin()?;
 /// draft.publish("page")?;
 /// client.delete("page")?;
-/// assert_eq!(client.leased()?, 4096); // nobody reads it by its name any more, but its memory stays
+/// assert_eq!(client.instruments().leased()?, 4096); // nobody reads it by its name any more, but its memory stays
 /// drop(pin);
-/// assert_eq!(client.leased()?, 0);
+/// assert_eq!(client.instruments().leased()?, 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Pin {
     session: Arc<Session>,
-    place: LeaseEntry,
+    entry: LeaseEntry,
     slot: SlotNo,
 }
 
@@ -52,9 +52,9 @@ impl Pin {
             let geometry = session.directory.members[usize::from(me)].geometry.read();
             // No check of words is necessary: while the slot is a draft, only its owner, the caller, can free it.
             match hold(session, &guard, me, cell.lease(me), &[], geometry) {
-                Ok(place) => {
+                Ok(entry) => {
                     session.alloc().pin(cell.slot());
-                    return Ok(Self { session: session.clone(), place, slot: cell.slot() });
+                    return Ok(Self { session: session.clone(), entry, slot: cell.slot() });
                 }
                 Err(Miss::Full) => return Err(Error::Leases(session.shards.held())),
                 Err(Miss::Ended) => return Err(session.control.ended("read", Error::SessionEnded)),
@@ -67,7 +67,7 @@ impl Pin {
 impl Drop for Pin {
     fn drop(&mut self) {
         if !self.session.is_forked() {
-            self.session.shards.release(self.place);
+            self.session.shards.release(self.entry);
             self.session.alloc().unpin(self.slot);
         }
     }

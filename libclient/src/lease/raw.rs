@@ -12,7 +12,7 @@ use tensorlend_layout::word::Cell;
 pub struct Held {
     /// The slot's segment. Its link is the session that holds the lease.
     segment: Arc<PeerSegment>,
-    place: LeaseEntry,
+    entry: LeaseEntry,
     /// The slot's owner.
     pub owner: ClientNo,
     /// The slot and its generation.
@@ -27,16 +27,16 @@ impl Drop for Held {
         // A forked child only reads, because the lease belongs to its parent.
         let link = &self.segment.link;
         if !link.is_forked() {
-            link.shards.release(self.place);
+            link.shards.release(self.entry);
         }
     }
 }
 
 impl Held {
-    /// Returns the value for a lease that is stored in the entry at `place`. Dropping the value clears the entry.
+    /// Returns the value for a lease that is stored in `entry`. Dropping the value clears the entry.
     #[inline]
-    pub fn new(segment: Arc<PeerSegment>, place: LeaseEntry, owner: ClientNo, cell: Cell, owner_word: u64) -> Self {
-        Self { segment, place, owner, cell, owner_word }
+    pub fn new(segment: Arc<PeerSegment>, entry: LeaseEntry, owner: ClientNo, cell: Cell, owner_word: u64) -> Self {
+        Self { segment, entry, owner, cell, owner_word }
     }
 
     /// Returns the slot's segment.
@@ -56,7 +56,7 @@ impl Held {
     }
 
     pub(crate) fn validate(&self) -> bool {
-        if !self.link().is_readable() || !self.link().shards.counts_here(self.place) {
+        if !self.link().is_readable() || !self.link().shards.counts_here(self.entry) {
             return false;
         }
         // Acquire, between all reads of the tensor and the check. If a read returned a byte of a later tensor, the

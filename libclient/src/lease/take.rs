@@ -201,10 +201,10 @@ impl<'s> Placed<'s> {
         &self.segment.records[(self.cell.slot() - self.segment.base) as usize]
     }
 
-    /// Returns the lease that is stored in the table at `place`.
+    /// Returns the lease that is stored in this entry of the table.
     #[inline(always)]
-    pub fn held(&self, place: LeaseEntry) -> Held {
-        Held::new(self.segment.clone(), place, self.owner, self.cell, self.route.owner_word)
+    pub fn held(&self, entry: LeaseEntry) -> Held {
+        Held::new(self.segment.clone(), entry, self.owner, self.cell, self.route.owner_word)
     }
 }
 
@@ -261,7 +261,7 @@ fn lease_slowly(
 fn try_lease(session: &Session, owner: ClientNo, route: Route<'_>, at: At<'_>) -> Attempt<Leased> {
     let guard = session.shards.epoch_guard();
     let placed = Seen::read(session, &guard, owner, route, at)?.place(session)?;
-    let place = hold(session, &guard, owner, placed.lease(), &placed.words(), placed.geometry)?;
+    let entry = hold(session, &guard, owner, placed.lease(), &placed.words(), placed.geometry)?;
     let record = placed.record();
     let summary = match at {
         // The reader copied the summary before it stored the lease. `hold` has checked that the entry did not change
@@ -269,7 +269,7 @@ fn try_lease(session: &Session, owner: ClientNo, route: Route<'_>, at: At<'_>) -
         At::Entry(.., summary) if SlotInfo::is_summary(&summary) => Some(summary),
         _ => record.summary(placed.cell.generation()),
     };
-    let held = placed.held(place);
+    let held = placed.held(entry);
     match summary {
         Some(summary) if SlotInfo::check_summary(&summary, placed.segment.map.bytes() as u64) => {
             Ok(Leased::Tensor(Lease::of_summary(summary, held)))
@@ -294,16 +294,22 @@ pub fn hold(
         crate::sabotage::dawdle();
         if crate::sabotage::broken() == Some(crate::sabotage::Broken::SecondRead) { &[] } else { words }
     };
-    let (stands, place) =
+    let (is_unchanged, entry) =
         link.shards.with_free(guard, |entry| leases::acquire(entry, lease, words)).ok_or(Miss::Full)?;
-    confirm(link, place, stands, owner, geometry)
+    confirm(link, entry, is_unchanged, owner, geometry)
 }
 
-/// Completes a lease that is stored at `place`, after the fence. `stands` is whether the words that led to the value are
+/// Completes a lease that is stored in `entry`, after the fence. `is_unchanged` is whether the words that led to the value are
 /// unchanged; otherwise the entry is free again.
 #[inline(always)]
-pub fn confirm(link: &Link, place: LeaseEntry, stands: bool, owner: ClientNo, geometry: u64) -> Attempt<LeaseEntry> {
-    if !stands {
+pub fn confirm(
+    link: &Link,
+    entry: LeaseEntry,
+    is_unchanged: bool,
+    owner: ClientNo,
+    geometry: u64,
+) -> Attempt<LeaseEntry> {
+    if !is_unchanged {
         return Err(Miss::Moved);
     }
     // Leases of an ended session protect nothing, because no owner scans them any more.
@@ -311,10 +317,10 @@ pub fn confirm(link: &Link, place: LeaseEntry, stands: bool, owner: ClientNo, ge
     // From here on, neither the slot nor the meaning of its number changes, because the daemon withdraws no leased range.
     // If the geometry changed before the lease, the mapping may be of another segment.
     if ended || link.directory.members[usize::from(owner)].geometry.peek() != geometry {
-        link.shards.release(place);
+        link.shards.release(entry);
         return Err(if ended { Miss::Ended } else { Miss::Moved });
     }
-    Ok(place)
+    Ok(entry)
 }
 
 /// Returns the checked content of a leased slot's record, and the slot's bytes. The bytes are `None` if they are on a device.
@@ -326,8 +332,8 @@ pub fn contents(held: &Held, record: &[u64; 16]) -> std::result::Result<(SlotInf
     let says_device = info.device.kind() == Device::cuda(0).kind();
     if segment.elsewhere.is_some() {
         // The daemon decides where bytes are. A record that names another location is invalid.
-        let stands = info.kind == SlotKind::Tensor && says_device;
-        return if stands { Ok((info, None)) } else { Err(BadTensor::Record) };
+        let is_valid = info.kind == SlotKind::Tensor && says_device;
+        return if is_valid { Ok((info, None)) } else { Err(BadTensor::Record) };
     }
     if says_device {
         return Err(BadTensor::Record);

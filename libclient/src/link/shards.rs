@@ -244,20 +244,20 @@ impl Shards {
         Some(shard)
     }
 
-    /// Returns the entry at a position.
+    /// Returns the word of an entry.
     #[inline]
-    pub fn entry(&self, place: LeaseEntry) -> &Word {
-        &self.table.entries[usize::from(place.shard)][usize::from(place.entry)]
+    pub fn word(&self, entry: LeaseEntry) -> &Word {
+        &self.table.entries[usize::from(entry.shard)][usize::from(entry.entry)]
     }
 
     /// Ends the lease in an entry: now, or when no forked child can read under the lease any more.
     #[inline]
-    pub fn release(&self, place: LeaseEntry) {
-        let entry = self.entry(place);
-        debug_assert_ne!(entry.peek(), 0, "a lease uses its entry until its release");
+    pub fn release(&self, entry: LeaseEntry) {
+        let word = self.word(entry);
+        debug_assert_ne!(word.peek(), 0, "a lease uses its entry until its release");
         match self.holds.get() {
-            None => release(entry),
-            Some(holds) => holds[place.number()].release(entry),
+            None => release(word),
+            Some(holds) => holds[entry.number()].release(word),
         }
     }
 
@@ -281,8 +281,8 @@ impl Shards {
         if !held.is_empty() {
             self.table.inherited.set(1);
             let holds = self.holds.get_or_init(|| (0..SHARDS * SHARD_ENTRIES).map(|_| ChildHolds::new()).collect());
-            for place in &held {
-                holds[place.number()].add();
+            for entry in &held {
+                holds[entry.number()].add();
             }
         }
         held
@@ -291,14 +291,14 @@ impl Shards {
     /// Returns whether the lease in an entry protects reads of this process. In a forked child, only a lease with a hold
     /// does: a lease that another thread took during the fork has no hold.
     #[inline]
-    pub fn counts_here(&self, place: LeaseEntry) -> bool {
-        self.forks == fork::generation() || self.holds.get().is_some_and(|holds| holds[place.number()].is_held())
+    pub fn counts_here(&self, entry: LeaseEntry) -> bool {
+        self.forks == fork::generation() || self.holds.get().is_some_and(|holds| holds[entry.number()].is_held())
     }
 
     /// Ends the hold of children that have ended on one entry.
-    pub fn end_hold(&self, place: LeaseEntry) {
+    pub fn end_hold(&self, entry: LeaseEntry) {
         if let Some(holds) = self.holds.get() {
-            holds[place.number()].end(self.entry(place));
+            holds[entry.number()].end(self.word(entry));
         }
     }
 

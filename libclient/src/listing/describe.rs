@@ -199,28 +199,28 @@ impl<'s> Describer<'s> {
             Err(_) => return Ok(Attempt::Again),
         };
         if !seen.is_value() {
-            return Ok(if found.stands() { Attempt::Done(Described::Absent) } else { Attempt::Again });
+            return Ok(if found.is_unchanged() { Attempt::Done(Described::Absent) } else { Attempt::Again });
         }
         let geometry = entry.geometry.read();
         let records = self.mapped(peer, seen, geometry).or_else(|| self.fetched(owner, seen));
         let Some(SegmentRecords { records, base, bytes, lent }) = records else {
-            return Ok(if found.stands() && word.peek() == seen.0 {
+            return Ok(if found.is_unchanged() && word.peek() == seen.0 {
                 Attempt::Records(owner, seen.slot())
             } else {
                 Attempt::Again
             });
         };
         let words = [(found.route.word, found.route.seen), (word, seen.0)];
-        let place = match hold(session, &guard, owner, seen.lease(owner), &words, geometry) {
-            Ok(place) => place,
+        let stored = match hold(session, &guard, owner, seen.lease(owner), &words, geometry) {
+            Ok(stored) => stored,
             Err(Miss::Full) => return Ok(Attempt::Full),
             Err(Miss::Ended) => return Ok(Attempt::Ended),
             Err(_) => return Ok(Attempt::Again),
         };
         // The slot is leased, so from here on the daemon does not withdraw this segment.
-        let is_it = lent.is_none_or(|lent| self.stands(lent));
+        let is_it = lent.is_none_or(|lent| self.is_lent(lent));
         let record = is_it.then(|| records.get((seen.slot() - base) as usize).map(SlotRecord::copy));
-        session.shards.release(place);
+        session.shards.release(stored);
         drop(guard);
         let Some(record) = record else { return Ok(Attempt::Records(owner, seen.slot())) };
         let Some(record) = record else { return Ok(Attempt::Damaged(BadTensor::Segment)) };
@@ -332,7 +332,8 @@ impl<'s> Describer<'s> {
         Some(SegmentRecords { records, base: RangeWord(lent.range).base(), bytes, lent: Some(lent) })
     }
 
-    fn stands(&self, lent: Lent) -> bool {
+    /// Returns whether the daemon still lends the segment as this line describes it.
+    fn is_lent(&self, lent: Lent) -> bool {
         let line = &self.session.directory.segments[lent.at];
         line.range.read() == lent.range && line.since_ns.peek() == lent.since_ns
     }
@@ -344,7 +345,7 @@ impl<'s> Describer<'s> {
     /// Returns the segment that holds a slot.
     fn lent_with(&mut self, owner: ClientNo, slot: SlotNo) -> Option<Lent> {
         let known = self.lent.as_ref().and_then(|lent| find(lent, owner, slot));
-        if let Some(known) = known.filter(|known| self.stands(*known)) {
+        if let Some(known) = known.filter(|known| self.is_lent(*known)) {
             return Some(known);
         }
         let lines = Lent::all(self.session);
@@ -364,7 +365,7 @@ impl<'s> Describer<'s> {
                 let mapped = records(&slots, Access::Read, Magic::Slots, range.slots() as usize);
                 answer.acknowledge()?;
                 let is_it = base == range.base() && 1u32.checked_shl(u32::from(slots_log2)) == Some(range.slots());
-                if !is_it || !self.stands(lent) {
+                if !is_it || !self.is_lent(lent) {
                     // The daemon has just withdrawn the segment, and its slot numbers may belong to another owner
                     // now.
                     self.lent = None;

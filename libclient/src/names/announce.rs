@@ -86,7 +86,7 @@ fn is_named(record: &CellRecord, key: &[u8]) -> bool {
 
 /// The mapped sheets of a client that may announce names: this client, or another member.
 enum Publisher<'s> {
-    Own(&'s NameTable),
+    This(&'s NameTable),
     Other(Option<&'s Peer>),
 }
 
@@ -94,7 +94,7 @@ impl<'s> Publisher<'s> {
     /// Returns the client's catalogue. Returns `None` if the catalogue is not mapped.
     fn catalogue(&self) -> Option<&'s Catalogue> {
         match *self {
-            Self::Own(names) => Some(&names.catalogue),
+            Self::This(names) => Some(&names.catalogue),
             Self::Other(peer) => peer?.catalogue().map(|catalogue| &**catalogue),
         }
     }
@@ -102,7 +102,7 @@ impl<'s> Publisher<'s> {
     /// Returns the record of one of the client's cells. Returns `None` if that part is not mapped.
     fn record(&self, cell: CellNo) -> Option<&'s CellRecord> {
         match *self {
-            Self::Own(names) => names.own_cell(cell),
+            Self::This(names) => names.own_cell(cell),
             Self::Other(peer) => peer?.record(cell),
         }
     }
@@ -296,47 +296,15 @@ impl NameTable {
     pub fn announce(&self, hash: u64, key: &[u8], value: Cell) -> Result<Option<Version>> {
         let absorbed = Absorbed(self.absorbed_word().read());
         let waiting = self.catalogue.ring_head.peek().wrapping_sub(absorbed.index());
-        let possible = key.len() <= KEY_BYTES_MAX
-            && hash != 0
-            && self.welcome.writer
-            && absorbed.state() == MemberState::Open
-            && waiting < RING as u64
-            && self.catalogue.ring_head.peek() < self.may_announce_until();
-        // True if this client has announced a name with the same hash. That name is another one, or it is this name
-        // and the daemon is entering it into the directory.
-        let alike = {
-            let mut pending = lock(&self.pending);
-            pending.forget(absorbed.index());
-            pending.cells.contains_key(&hash)
-        };
-        if !possible || alike {
+        if !self.may_announce(hash, key, absorbed, waiting) {
             return Ok(None);
         }
         let cell = self.fill_cell(key, value).map_err(Error::certain)?;
         tensorlend_layout::crash_point!("first: cell filled");
-        let mut has_mapped = false;
-        loop {
-            self.catalogue.claim_name(hash);
-            #[cfg(feature = "broken-for-tests")]
-            if crate::sabotage::broken() == Some(crate::sabotage::Broken::Claim) {
-                break;
-            }
-            let found = self.availability(hash, key, waiting);
-            if found == Availability::Free {
-                break;
-            }
-            self.catalogue.unclaim();
-            if found == Availability::Taken || has_mapped {
-                self.empty_cell(cell);
-                return Ok(None);
-            }
-            // A claim makes other clients ask the daemon, so this client maps the sheets of others without one.
-            let mapped = self.map_publishers();
-            if !matches!(mapped, Ok(true)) {
-                self.empty_cell(cell);
-                return mapped.map(|_| None).map_err(Error::certain);
-            }
-            has_mapped = true;
+        let claimed = self.claim_free(hash, key, waiting);
+        if !matches!(claimed, Ok(true)) {
+            self.empty_cell(cell);
+            return claimed.map(|_| None).map_err(Error::certain);
         }
         tensorlend_layout::crash_point!("first: found free");
         let number = self.catalogue.announce(hash, cell);
@@ -364,6 +332,47 @@ impl NameTable {
         Ok(Some(Version { owner_word: Version::announced(self.me(), cell), cell: value.0 }))
     }
 
+    /// Returns whether this client may announce the name instead of asking the daemon. `waiting` is the number of this
+    /// client's announcements that wait.
+    fn may_announce(&self, hash: u64, key: &[u8], absorbed: Absorbed, waiting: u64) -> bool {
+        // True if this client has announced a name with the same hash. That name is another one, or it is this name
+        // and the daemon is entering it into the directory.
+        let is_alike = {
+            let mut pending = lock(&self.pending);
+            pending.forget(absorbed.index());
+            pending.cells.contains_key(&hash)
+        };
+        !is_alike
+            && key.len() <= KEY_BYTES_MAX
+            && hash != 0
+            && self.welcome.writer
+            && absorbed.state() == MemberState::Open
+            && waiting < RING as u64
+            && self.catalogue.ring_head.peek() < self.may_announce_until()
+    }
+
+    /// Claims a name if it is free. Returns false, without a claim, if the daemon must decide.
+    fn claim_free(&self, hash: u64, key: &[u8], waiting: u64) -> Result<bool> {
+        let mut has_mapped = false;
+        loop {
+            self.catalogue.claim_name(hash);
+            #[cfg(feature = "broken-for-tests")]
+            if crate::sabotage::broken() == Some(crate::sabotage::Broken::Claim) {
+                return Ok(true);
+            }
+            let found = self.availability(hash, key, waiting);
+            if found == Availability::Free {
+                return Ok(true);
+            }
+            self.catalogue.unclaim();
+            // A claim makes other clients ask the daemon, so this client maps the sheets of others without one.
+            if found == Availability::Taken || has_mapped || !self.map_publishers()? {
+                return Ok(false);
+            }
+            has_mapped = true;
+        }
+    }
+
     /// Maps the catalogue of every client that may be publishing. Returns false if it could not map one of them.
     fn map_publishers(&self) -> Result<bool> {
         loop {
@@ -385,7 +394,7 @@ impl NameTable {
     /// Returns a member's mapped sheets, if they belong to this epoch.
     fn publisher<'s>(&'s self, guard: &'s EpochGuard<'_>, number: ClientNo, life: u64) -> Publisher<'s> {
         if number == self.me() {
-            return Publisher::Own(self);
+            return Publisher::This(self);
         }
         Publisher::Other(self.peers.get(guard, number).filter(|peer| peer.is_of_epoch(life)))
     }

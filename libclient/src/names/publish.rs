@@ -29,7 +29,7 @@ impl From<Cell> for Publication {
 }
 
 /// The outcome of an attempt to overwrite a name of this client.
-enum Own {
+enum Overwrite {
     /// The cell has the new value. The fields are the new value's version and the former content of the cell.
     Replaced(Version, Cell),
     /// Another client owns the name, the name has no owner, or it has a lifetime that the new value must not have.
@@ -69,7 +69,7 @@ impl NameTable {
         }
         self.check_session("publish")?;
         let hash = self.directory.hash(name.as_bytes());
-        if let Own::Replaced(version, before) = self.overwrite(hash, name, value, keeps_lifetime) {
+        if let Overwrite::Replaced(version, before) = self.overwrite(hash, name, value, keeps_lifetime) {
             self.after_overwrite(before);
             return Ok(version);
         }
@@ -88,7 +88,7 @@ impl NameTable {
         // The daemon may enter an announced name into the directory after the look-up there, and before the look-up among the
         // announced names. The second attempt finds the name in the directory.
         for _ in 0..2 {
-            if let Own::Replaced(_, before) = self.overwrite(hash, name, Cell::DELETED, true) {
+            if let Overwrite::Replaced(_, before) = self.overwrite(hash, name, Cell::DELETED, true) {
                 self.after_overwrite(before);
                 return Ok(before.is_value());
             }
@@ -125,7 +125,7 @@ impl NameTable {
     fn publish_first(&self, hash: u64, name: &str, value: Cell) -> Result<Version> {
         let _one = lock(&self.binding);
         // Another thread may have bound the name in the meantime.
-        if let Own::Replaced(version, before) = self.overwrite(hash, name, value, false) {
+        if let Overwrite::Replaced(version, before) = self.overwrite(hash, name, value, false) {
             self.after_overwrite(before);
             return Ok(version);
         }
@@ -187,34 +187,34 @@ impl NameTable {
 
     // Inlined, because a caller that gets the result through memory waits for the processor's store buffer.
     #[inline(always)]
-    fn overwrite(&self, hash: u64, name: &str, value: Cell, keeps_lifetime: bool) -> Own {
+    fn overwrite(&self, hash: u64, name: &str, value: Cell, keeps_lifetime: bool) -> Overwrite {
         // While the guard is open, this client gives none of its cells to another name.
         let guard = self.shards.epoch_guard();
         loop {
             let Some(found) = self.find_live(hash, name.as_bytes()) else {
                 drop(guard);
                 return match self.overwrite_pending(hash, name.as_bytes(), value) {
-                    Some((version, before)) => Own::Replaced(version, before),
-                    None => Own::NotOurs,
+                    Some((version, before)) => Overwrite::Replaced(version, before),
+                    None => Overwrite::NotOurs,
                 };
             };
             if found.owner_word.owner() != self.me() {
-                return Own::NotOurs;
+                return Overwrite::NotOurs;
             }
-            let Some(record) = self.own_cell(found.owner_word.cell()) else { return Own::NotOurs };
+            let Some(record) = self.own_cell(found.owner_word.cell()) else { return Overwrite::NotOurs };
             // The cell is closed, so publish the name in another cell. If `tidy` closes the cell after this check, the store
             // below succeeds nevertheless, and `tidy` leaves the cell to its name.
             if record.cell.peek() == Cell::CLOSING.0 {
-                return Own::NotOurs;
+                return Overwrite::NotOurs;
             }
             let entry = &self.directory.names[found.entry.index()];
             // Only the daemon ends a lifetime, so a value without a lifetime needs a request.
             if !keeps_lifetime && !is_lasting(&entry.life) {
-                return Own::NotOurs;
+                return Overwrite::NotOurs;
             }
             let owner_word = &entry.owner_word;
             if let Some(before) = overwrite(owner_word, found.owner_word.0, &record.cell, value) {
-                return Own::Replaced(Version { owner_word: found.owner_word.0, cell: value.0 }, before);
+                return Overwrite::Replaced(Version { owner_word: found.owner_word.0, cell: value.0 }, before);
             }
         }
     }
@@ -245,7 +245,7 @@ impl NameTable {
         let (hash, key) = (self.directory.hash(name.as_bytes()), name.as_bytes());
         loop {
             // A name with a lifetime keeps it until the daemon removes the name. The next publication finds it there.
-            if let Own::Replaced(version, before) = self.overwrite(hash, name, Cell::DELETED, true) {
+            if let Overwrite::Replaced(version, before) = self.overwrite(hash, name, Cell::DELETED, true) {
                 self.after_overwrite(before);
                 tensorlend_layout::crash_point!("delete: cell emptied");
                 self.note_deleted(name, OwnerWord(version.owner_word).cell());

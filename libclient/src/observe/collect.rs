@@ -2,11 +2,11 @@
 //! in between appears once, as retired, and not as two values.
 
 use super::names::{Led, Names};
-use super::observation::{ClientSeen, ClientState, LeaseSeen, Observation, Origin, Place, StreamSeen, ValueSeen};
+use super::observation::{ClientSeen, ClientState, LeaseSeen, Location, Observation, Origin, StreamSeen, ValueSeen};
 use super::sheets::Sheets;
 use super::shown::natural;
 use super::slots::Slots;
-use super::{ENTRIES_MAX, LEASES_MAX, MESSAGES_MAX, Observer, streams};
+use super::{ENTRIES_MAX, LEASES_MAX, MESSAGES_MAX, Observer, ages, streams};
 use crate::error::Result;
 use crate::session::Session;
 use crate::tensor::dims::as_usize;
@@ -30,22 +30,14 @@ pub fn observe(observer: &mut Observer) -> Result<Observation> {
     ages.begin();
     let head = session.directory.head();
     let clients = clients(session, now_ns, |client, pid, uid, since| commands.of(client, pid, uid, since));
-    commands.keep(|&(catalogue, epoch)| {
-        clients.binary_search_by_key(&catalogue, |c| c.catalogue).is_ok_and(|at| clients[at].epoch == epoch)
+    commands.keep(|&(number, epoch)| {
+        clients.binary_search_by_key(&number, |c| c.number).is_ok_and(|at| clients[at].epoch == epoch)
     });
 
     let mut values = Values { slots: Slots::lent(session, now_ns), ..Values::default() };
     fetch_records(session, sheets, &mut values.slots)?;
     let mut names = Names::walk(session, sheets)?;
-    let lists = std::mem::take(&mut names.lists);
-    names.lists_seen.sort_by(|a, b| natural(&a.name, &b.name));
-    names.resolve(session, sheets, |led, catalogue, cell| {
-        let origin = match led {
-            Led::Name(name) => Origin::Name(name),
-            Led::Item { list, number } => Origin::Item { list: lists.get(&list).cloned().unwrap_or_default(), number },
-        };
-        values.found.push((origin, catalogue, cell));
-    })?;
+    resolve(session, sheets, &mut names, &mut values)?;
     let streams = streams_of(session, sheets, &names, &mut values)?;
     values.take_in(sheets);
     let lendings: HashSet<_> = values.slots.lendings.iter().map(|&(_, lending)| lending).collect();
@@ -53,12 +45,7 @@ pub fn observe(observer: &mut Observer) -> Result<Observation> {
     sheets.keep(|lending| lendings.contains(lending), |id| ids.contains(&id));
 
     let (held, more) = leases(session, sheets, &clients)?;
-    let mut leases = Vec::with_capacity(held.len());
-    for ((holder, epoch, word), count) in held {
-        let age = ages.of((holder, epoch, word), now_ns);
-        let kept = values.lease(sheets, LeaseWord(word), count);
-        leases.push(lease_seen(holder, LeaseWord(word), count, kept, age));
-    }
+    let leases = values.take_leases(sheets, held, |key| ages.of(key, now_ns));
     ages.end();
     values.finish();
     let mut seen = Observation {
@@ -93,8 +80,8 @@ pub(super) fn lease_seen(
     (bytes, value): (u64, Option<usize>),
     (age, is_older): (Duration, bool),
 ) -> LeaseSeen {
-    let (catalogue, slot, is_of_segment) = (lease.owner(), lease.slot(), lease.is_of_segment());
-    LeaseSeen { holder, pid: 0, catalogue, slot, is_of_segment, count, bytes, value, age, is_older }
+    let (owner, slot, is_of_segment) = (lease.owner(), lease.slot(), lease.is_of_segment());
+    LeaseSeen { holder, pid: 0, owner, slot, is_of_segment, count, bytes, value, age, is_older }
 }
 
 /// Returns the members, sorted by number.
@@ -104,8 +91,8 @@ fn clients(
     mut command: impl FnMut((ClientNo, u32), u32, u32, u64) -> Option<String>,
 ) -> Vec<ClientSeen> {
     let mut clients = Vec::new();
-    for catalogue in session.directory.present() {
-        let entry = &session.directory.members[usize::from(catalogue)];
+    for number in session.directory.present() {
+        let entry = &session.directory.members[usize::from(number)];
         let word = entry.member.read();
         let member = Member(word);
         let state = match member.state() {
@@ -124,10 +111,10 @@ fn clients(
         let (pid, uid) = ((process >> 32) as u32, process as u32);
         let command = match state {
             ClientState::Ended => None,
-            _ => command((catalogue, member.epoch()), pid, uid, since_ns),
+            _ => command((number, member.epoch()), pid, uid, since_ns),
         };
         clients.push(ClientSeen {
-            catalogue,
+            number,
             epoch: member.epoch(),
             state,
             pid,
@@ -135,7 +122,7 @@ fn clients(
             label: String::from_utf8_lossy(&label).trim_end_matches('\0').to_owned(),
             age: Duration::from_nanos(now_ns.saturating_sub(since_ns)),
             bytes,
-            is_observer: catalogue == session.me(),
+            is_observer: number == session.me(),
             command,
             ..ClientSeen::default()
         });
@@ -147,12 +134,25 @@ fn clients(
 /// maps device memory delays its return.
 fn fetch_records(session: &Session, sheets: &mut Sheets, slots: &mut Slots) -> Result<()> {
     for (segment, &(at, lending)) in slots.segments.iter_mut().zip(&slots.lendings) {
-        if segment.place == Place::Host {
+        if segment.location == Location::Host {
             sheets.fetch_records(session, at, lending)?;
             segment.is_mapped = sheets.records(lending).is_some();
         }
     }
     Ok(())
+}
+
+/// Reads the cells of the names and of the lists' items.
+fn resolve(session: &Session, sheets: &mut Sheets, names: &mut Names, values: &mut Values) -> Result<()> {
+    let lists = std::mem::take(&mut names.lists);
+    names.lists_seen.sort_by(|a, b| natural(&a.name, &b.name));
+    names.resolve(session, sheets, |led, owner, cell| {
+        let origin = match led {
+            Led::Name(name) => Origin::Name(name),
+            Led::Item { list, number } => Origin::Item { list: lists.get(&list).cloned().unwrap_or_default(), number },
+        };
+        values.found.push((origin, owner, cell));
+    })
 }
 
 fn streams_of(session: &Session, sheets: &mut Sheets, names: &Names, values: &mut Values) -> Result<Vec<StreamSeen>> {
@@ -175,20 +175,20 @@ fn devices(session: &Session) -> Vec<Uuid> {
 }
 
 /// The number of leases for each holder, epoch and lease word.
-type Held = HashMap<(ClientNo, u32, u64), u64>;
+type Held = HashMap<ages::Key, u64>;
 
 /// Returns all live clients' leases, and whether there were more.
 fn leases(session: &Session, sheets: &mut Sheets, clients: &[ClientSeen]) -> Result<(Held, bool)> {
     let mut held = Held::new();
     let mut truncated = false;
     for client in clients.iter().filter(|client| client.state != ClientState::Ended) {
-        if !sheets.fetch_leases(session, client.catalogue) {
+        if !sheets.fetch_leases(session, client.number) {
             continue;
         }
-        session.peers().with_leases(client.catalogue, |table| {
+        session.peers().with_leases(client.number, |table| {
             table.scan(|lease| {
                 if held.len() < LEASES_MAX {
-                    *held.entry((client.catalogue, client.epoch, lease.0)).or_default() += 1;
+                    *held.entry((client.number, client.epoch, lease.0)).or_default() += 1;
                 } else {
                     truncated = true;
                 }
@@ -216,11 +216,11 @@ impl Values {
     /// Finds the slots of the values that the walk found.
     fn take_in(&mut self, sheets: &Sheets) {
         self.slots.truncated |= self.found.len() > ENTRIES_MAX + MESSAGES_MAX;
-        for (origin, catalogue, cell) in std::mem::take(&mut self.found) {
+        for (origin, owner, cell) in std::mem::take(&mut self.found) {
             let at = self.all.len();
             let mut value = ValueSeen {
                 origin,
-                catalogue,
+                owner,
                 slot: cell.slot(),
                 generation: cell.generation(),
                 bytes: 0,
@@ -230,13 +230,13 @@ impl Values {
                 timestamp_ns: 0,
                 leases: 0,
             };
-            if let Some(first) = self.slots.value_of(catalogue, cell.slot()) {
+            if let Some(first) = self.slots.value_of(owner, cell.slot()) {
                 let other = &self.all[first];
                 if (other.slot, other.generation) == (value.slot, value.generation) {
                     value = ValueSeen { origin: value.origin, ..other.clone() };
                     self.aliases.push((at, first));
                 }
-            } else if let Some(chain) = self.slots.follow(sheets, catalogue, cell, Some(at)) {
+            } else if let Some(chain) = self.slots.follow(sheets, owner, cell, Some(at)) {
                 let info = chain.info;
                 let is_tensor = info.kind == SlotKind::Tensor;
                 value.bytes = chain.bytes;
@@ -247,7 +247,7 @@ impl Values {
                     (is_tensor && !info.extended && ndim <= NDIM_INLINE).then(|| as_usize(&info.dims[..ndim]).to_vec());
                 value.timestamp_ns = info.timestamp_ns;
             } else {
-                match self.unread.entry((catalogue, cell.slot())) {
+                match self.unread.entry((owner, cell.slot())) {
                     Entry::Occupied(first) if self.all[*first.get()].generation == value.generation => {
                         self.aliases.push((at, *first.get()));
                     }
@@ -265,10 +265,10 @@ impl Values {
             let segment = self.slots.segment(lease.owner(), lease.slot());
             return (segment.map_or(0, |at| self.slots.segments[at].bytes), None);
         }
-        let place = (lease.owner(), lease.slot());
-        if let Some(at) = self.slots.value_of(place.0, place.1).or_else(|| self.unread.get(&place).copied()) {
+        let slot = (lease.owner(), lease.slot());
+        if let Some(at) = self.slots.value_of(slot.0, slot.1).or_else(|| self.unread.get(&slot).copied()) {
             let value = &mut self.all[at];
-            if Cell::new(value.generation, value.slot).lease(value.catalogue) == lease {
+            if Cell::new(value.generation, value.slot).lease(value.owner) == lease {
                 value.leases += count;
                 return (value.bytes, Some(at));
             }
@@ -279,6 +279,21 @@ impl Values {
         let bytes = self.slots.follow_lease(sheets, lease).map_or(0, |chain| chain.bytes);
         self.retired.insert(lease.0, bytes);
         (bytes, None)
+    }
+
+    /// Adds the leases to their values. `age` returns the age of a lease, and whether the lease may be older.
+    fn take_leases(
+        &mut self,
+        sheets: &Sheets,
+        held: Held,
+        mut age: impl FnMut(ages::Key) -> (Duration, bool),
+    ) -> Vec<LeaseSeen> {
+        let seen = held.into_iter().map(|((holder, epoch, word), count)| {
+            let age = age((holder, epoch, word));
+            let kept = self.lease(sheets, LeaseWord(word), count);
+            lease_seen(holder, LeaseWord(word), count, kept, age)
+        });
+        seen.collect()
     }
 
     fn finish(&mut self) {
@@ -294,15 +309,15 @@ impl Values {
 pub(super) fn add_up(seen: &mut Observation) {
     let Observation { clients, values, leases, .. } = seen;
     leases.sort_by(|a, b| b.age.cmp(&a.age).then(b.bytes.cmp(&a.bytes)).then(a.slot.cmp(&b.slot)));
-    let places: HashMap<ClientNo, usize> = clients.iter().enumerate().map(|(at, c)| (c.catalogue, at)).collect();
+    let indices: HashMap<ClientNo, usize> = clients.iter().enumerate().map(|(at, c)| (c.number, at)).collect();
     for value in values {
-        if let Some(&at) = places.get(&value.catalogue) {
+        if let Some(&at) = indices.get(&value.owner) {
             clients[at].values += 1;
             clients[at].value_bytes = clients[at].value_bytes.saturating_add(value.bytes);
         }
     }
     for lease in leases {
-        if let Some(&at) = places.get(&lease.holder) {
+        if let Some(&at) = indices.get(&lease.holder) {
             let holder = &mut clients[at];
             lease.pid = holder.pid;
             holder.leases += lease.count;

@@ -221,7 +221,7 @@ impl Inspector {
     }
 
     fn leases(&mut self, seen: &mut Observation, values: &HashMap<u64, usize>) -> Result<()> {
-        let epochs: HashMap<ClientNo, u32> = seen.clients.iter().map(|it| (it.catalogue, it.epoch)).collect();
+        let epochs: HashMap<ClientNo, u32> = seen.clients.iter().map(|it| (it.number, it.epoch)).collect();
         let ages = self.ages.entry(seen.namespace.clone()).or_default();
         ages.begin();
         let mut from = Some(ClientNo::default());
@@ -264,7 +264,7 @@ impl Inspector {
 
 fn client(it: ClientShown, now_ns: u64) -> ClientSeen {
     ClientSeen {
-        catalogue: it.number,
+        number: it.number,
         epoch: it.epoch,
         state: if it.connected { ClientState::Alive } else { ClientState::Ended },
         pid: it.pid,
@@ -284,7 +284,7 @@ fn value_seen(name: String, holds: Holds) -> Option<(u64, ValueSeen)> {
     };
     let value = ValueSeen {
         origin: Origin::Name(name),
-        catalogue: client,
+        owner: client,
         slot: LeaseWord(lease).slot(),
         generation: u64::from(LeaseWord(lease).generation_low()),
         bytes,
@@ -299,7 +299,7 @@ fn value_seen(name: String, holds: Holds) -> Option<(u64, ValueSeen)> {
 
 fn stream(it: StreamShown) -> StreamSeen {
     let subscribers = it.subscribers.into_iter().map(|it| SubscriberSeen {
-        catalogue: it.client,
+        client: it.client,
         cursor: it.cursor,
         lag: it.lag,
         lost: it.lost,

@@ -100,7 +100,7 @@ impl Meters {
             }
             let lost = self.lost.entry(stream.id).or_default();
             for subscriber in &stream.subscribers {
-                let key = (stream.id, subscriber.catalogue, subscriber.cursor);
+                let key = (stream.id, subscriber.client, subscriber.cursor);
                 // For a new or restarted subscriber, all losses are new.
                 let before = self.missed.get(&key).copied().filter(|&before| before <= subscriber.lost).unwrap_or(0);
                 *lost = lost.saturating_add(subscriber.lost - before);
@@ -125,7 +125,7 @@ mod tests {
 
     fn stream(sent: u64, lost: &[u64]) -> StreamSeen {
         let subscriber = |(at, &lost): (usize, &u64)| SubscriberSeen {
-            catalogue: ClientNo::at(at).unwrap(),
+            client: ClientNo::at(at).unwrap(),
             cursor: CursorNo::default(),
             lag: None,
             lost,

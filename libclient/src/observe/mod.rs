@@ -25,7 +25,7 @@ pub use inspector::Inspector;
 pub(crate) use inspector::own_stat;
 pub use meters::{Meters, States};
 pub use observation::{
-    ClientSeen, ClientState, LeaseSeen, ListSeen, Observation, Origin, Place, SegmentSeen, SlotSeen, SlotState,
+    ClientSeen, ClientState, LeaseSeen, ListSeen, Location, Observation, Origin, SegmentSeen, SlotSeen, SlotState,
     StreamSeen, SubscriberSeen, ValueSeen,
 };
 #[doc(hidden)]
@@ -34,7 +34,14 @@ pub use process::is_process;
 pub use sampler::{Asker, Sampled, Sampler};
 #[doc(hidden)]
 pub use shown::{natural, stat_json};
-pub use tensorlend_layout::number::{CellNo, ClientNo, CursorNo, EntryNo, SlotNo, StreamLine};
+/// The number of a client in its namespace. A new client may reuse the number of an ended one, with a later epoch.
+pub use tensorlend_layout::number::ClientNo;
+/// The number of a subscriber's cursor: with the number of its client, it identifies a subscription.
+pub use tensorlend_layout::number::CursorNo;
+/// The number of a slot among those of its owner.
+pub use tensorlend_layout::number::SlotNo;
+/// The line of a stream in the directory, which another stream may reuse.
+pub use tensorlend_layout::number::StreamLine;
 
 use crate::client::Client;
 use crate::error::Result;

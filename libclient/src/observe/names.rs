@@ -20,7 +20,7 @@ pub enum Led {
 /// The route from a name to its cell.
 struct Route {
     led: Led,
-    catalogue: ClientNo,
+    owner: ClientNo,
     cell: CellNo,
     /// The entry and the owner word. `None`: the name is announced, and not in the directory yet.
     owner_word: Option<(EntryNo, u64)>,
@@ -45,22 +45,22 @@ impl Names {
     /// walk finds the name twice and counts it once.
     pub fn walk(session: &Session, sheets: &mut Sheets) -> Result<Self> {
         let mut it = Self::default();
-        for catalogue in session.directory.announcers().collect::<Vec<_>>() {
-            it.announced(session, sheets, catalogue)?;
+        for owner in session.directory.announcers().collect::<Vec<_>>() {
+            it.announced(session, sheets, owner)?;
         }
         it.bound(session);
         Ok(it)
     }
 
-    fn announced(&mut self, session: &Session, sheets: &mut Sheets, catalogue: ClientNo) -> Result<()> {
-        let member = &session.directory.members[usize::from(catalogue)];
+    fn announced(&mut self, session: &Session, sheets: &mut Sheets, owner: ClientNo) -> Result<()> {
+        let member = &session.directory.members[usize::from(owner)];
         if !matches!(Absorbed(member.absorbed.read()).state(), MemberState::Open | MemberState::Ending) {
             return Ok(());
         }
-        sheets.fetch_cells(session, catalogue, 0)?;
+        sheets.fetch_cells(session, owner, 0)?;
         let guard = session.shards.epoch_guard();
-        let peer = session.peers().get(&guard, catalogue).filter(|peer| peer.is_of_epoch(member.member.read()));
-        let first = if catalogue == session.me() {
+        let peer = session.peers().get(&guard, owner).filter(|peer| peer.is_of_epoch(member.member.read()));
+        let first = if owner == session.me() {
             Some(session.names().catalogue())
         } else {
             peer.and_then(|p| p.catalogue()).map(|c| &**c)
@@ -69,12 +69,12 @@ impl Names {
         let Some(waiting) = waiting else { return Ok(()) };
         for (n, cell) in (0..).zip(waiting.all_cells()) {
             // The record contains the name. If the record is not mapped yet, the next observation reports the name.
-            let Some(record) = cell_of(session, peer, catalogue, cell) else {
+            let Some(record) = cell_of(session, peer, owner, cell) else {
                 sheets.incomplete = true;
                 continue;
             };
             if let Some(name) = waiting.name(n, record, &member.absorbed) {
-                self.routes.push(Route { led: Led::Name(name), catalogue, cell, owner_word: None });
+                self.routes.push(Route { led: Led::Name(name), owner, cell, owner_word: None });
             }
         }
         Ok(())
@@ -104,7 +104,7 @@ impl Names {
             };
             self.routes.push(Route {
                 led,
-                catalogue: owner_word.owner(),
+                owner: owner_word.owner(),
                 cell: owner_word.cell(),
                 owner_word: Some((at, owner_word.0)),
             });
@@ -118,28 +118,27 @@ impl Names {
         sheets: &mut Sheets,
         mut found: impl FnMut(Led, ClientNo, Cell),
     ) -> Result<()> {
-        let parts: BTreeSet<(ClientNo, u8)> = self.routes.iter().map(|r| (r.catalogue, part_of(r.cell))).collect();
-        for (catalogue, part) in parts {
-            sheets.fetch_cells(session, catalogue, part)?;
+        let parts: BTreeSet<(ClientNo, u8)> = self.routes.iter().map(|r| (r.owner, part_of(r.cell))).collect();
+        for (owner, part) in parts {
+            sheets.fetch_cells(session, owner, part)?;
         }
         let mut seen = HashSet::with_capacity(self.routes.len());
         // Names in the directory come first, because they stay, while announcements disappear.
         self.routes.sort_by_key(|route| route.owner_word.is_none());
         for route in self.routes.drain(..) {
-            if !seen.insert((route.catalogue, route.cell)) {
+            if !seen.insert((route.owner, route.cell)) {
                 continue;
             }
-            let Some(member) = session.directory.members.get(usize::from(route.catalogue)) else { continue };
+            let Some(member) = session.directory.members.get(usize::from(route.owner)) else { continue };
             let guard = session.shards.epoch_guard();
-            let peer =
-                session.peers().get(&guard, route.catalogue).filter(|peer| peer.is_of_epoch(member.member.read()));
-            let Some(record) = cell_of(session, peer, route.catalogue, route.cell) else { continue };
+            let peer = session.peers().get(&guard, route.owner).filter(|peer| peer.is_of_epoch(member.member.read()));
+            let Some(record) = cell_of(session, peer, route.owner, route.cell) else { continue };
             let cell = Cell(record.cell.read());
-            let stands = route
+            let is_unchanged = route
                 .owner_word
                 .is_none_or(|(entry, owner_word)| session.owner_word(entry).is_some_and(|w| w.peek() == owner_word));
-            if stands && cell.is_value() {
-                found(route.led, route.catalogue, cell);
+            if is_unchanged && cell.is_value() {
+                found(route.led, route.owner, cell);
             }
         }
         Ok(())

@@ -45,9 +45,9 @@ pub struct Observation {
 }
 
 impl Observation {
-    /// Returns the client with this catalogue number.
-    pub fn client(&self, catalogue: ClientNo) -> Option<&ClientSeen> {
-        let at = self.clients.binary_search_by_key(&catalogue, |client| client.catalogue).ok()?;
+    /// Returns the client with this number.
+    pub fn client(&self, number: ClientNo) -> Option<&ClientSeen> {
+        let at = self.clients.binary_search_by_key(&number, |client| client.number).ok()?;
         self.clients.get(at)
     }
 
@@ -92,7 +92,7 @@ impl ClientState {
 #[derive(Clone, Debug, Default)]
 pub struct ClientSeen {
     /// The client's number.
-    pub catalogue: ClientNo,
+    pub number: ClientNo,
     /// The epoch of that number, which increases with each new owner.
     pub epoch: u32,
     /// The client's state: connected, ending, or ended.
@@ -126,7 +126,7 @@ pub struct ClientSeen {
 
 /// The location of a segment's bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Place {
+pub enum Location {
     /// The bytes are in host memory.
     #[default]
     Host,
@@ -143,7 +143,7 @@ pub enum Place {
 #[derive(Clone, Debug, Default)]
 pub struct SegmentSeen {
     /// The client number of the segment's owner.
-    pub catalogue: ClientNo,
+    pub owner: ClientNo,
     /// The segment's first slot number.
     pub base: SlotNo,
     /// The number of slot numbers that the segment has.
@@ -153,7 +153,7 @@ pub struct SegmentSeen {
     /// The time since the daemon lent the segment.
     pub age: Duration,
     /// The location of the segment's bytes.
-    pub place: Place,
+    pub location: Location,
     /// True if `slots` is filled. False for device memory, and before the segment's records are mapped.
     pub is_mapped: bool,
     /// Slots with a value or a lease, sorted by offset. The gaps contain free memory, drafts, or replaced values whose slots
@@ -226,7 +226,7 @@ pub struct ValueSeen {
     /// The holder of the value.
     pub origin: Origin,
     /// The client number of the value's owner.
-    pub catalogue: ClientNo,
+    pub owner: ClientNo,
     /// The value's first slot.
     pub slot: SlotNo,
     /// The generation of the first slot.
@@ -253,7 +253,7 @@ pub struct LeaseSeen {
     /// The holder's process id.
     pub pid: u32,
     /// The slot owner's client number.
-    pub catalogue: ClientNo,
+    pub owner: ClientNo,
     /// The slot's number.
     pub slot: SlotNo,
     /// True if the lease covers the whole segment that begins with that slot, and none of its slots.
@@ -336,8 +336,8 @@ impl StreamSeen {
 /// A subscriber of a stream.
 #[derive(Clone, Copy, Debug)]
 pub struct SubscriberSeen {
-    /// The subscriber's number.
-    pub catalogue: ClientNo,
+    /// The subscriber's client number.
+    pub client: ClientNo,
     /// The number of the subscriber's cursor.
     pub cursor: CursorNo,
     /// The number of messages sent and not received. `None` if the subscriber has not begun.

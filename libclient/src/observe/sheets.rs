@@ -91,22 +91,22 @@ impl Sheets {
     }
 
     /// Maps a part of a client's cells, if it exists.
-    pub fn fetch_cells(&mut self, session: &Session, catalogue: ClientNo, part: u8) -> Result<()> {
-        if part >= CELL_PARTS || has_part(session, catalogue, part) || !self.may_ask() {
+    pub fn fetch_cells(&mut self, session: &Session, client: ClientNo, part: u8) -> Result<()> {
+        if part >= CELL_PARTS || has_part(session, client, part) || !self.may_ask() {
             return Ok(());
         }
-        if !session.peers().fetch_cells(catalogue, part)? {
+        if !session.peers().fetch_cells(client, part)? {
             self.incomplete = true;
         }
         Ok(())
     }
 
     /// Maps a live member's lease table. Returns false if this observation may make no more requests.
-    pub fn fetch_leases(&mut self, session: &Session, catalogue: ClientNo) -> bool {
-        let member = session.directory.members[usize::from(catalogue)].member.read();
-        let known = catalogue == session.me() || {
+    pub fn fetch_leases(&mut self, session: &Session, client: ClientNo) -> bool {
+        let member = session.directory.members[usize::from(client)].member.read();
+        let known = client == session.me() || {
             let guard = session.shards.epoch_guard();
-            let peer = session.peers().get(&guard, catalogue).filter(|peer| peer.is_of_epoch(member));
+            let peer = session.peers().get(&guard, client).filter(|peer| peer.is_of_epoch(member));
             peer.and_then(Peer::leases).is_some()
         };
         known || self.may_ask()
@@ -166,13 +166,13 @@ impl Sheets {
 }
 
 /// Returns whether a part of a client's cells is mapped.
-fn has_part(session: &Session, catalogue: ClientNo, part: u8) -> bool {
-    if catalogue == session.me() {
+fn has_part(session: &Session, client: ClientNo, part: u8) -> bool {
+    if client == session.me() {
         return true;
     }
-    let Some(entry) = session.directory.members.get(usize::from(catalogue)) else { return true };
+    let Some(entry) = session.directory.members.get(usize::from(client)) else { return true };
     let guard = session.shards.epoch_guard();
-    let peer = session.peers().get(&guard, catalogue).filter(|peer| peer.is_of_epoch(entry.member.read()));
+    let peer = session.peers().get(&guard, client).filter(|peer| peer.is_of_epoch(entry.member.read()));
     peer.is_some_and(|peer| peer.has_part(part))
 }
 
@@ -185,8 +185,8 @@ pub fn part_of(cell: CellNo) -> u8 {
 pub fn cell_of<'s>(
     session: &'s Session,
     peer: Option<&'s Peer>,
-    catalogue: ClientNo,
+    client: ClientNo,
     cell: CellNo,
 ) -> Option<&'s CellRecord> {
-    if catalogue == session.me() { session.names().own_cell(cell) } else { peer?.record(cell) }
+    if client == session.me() { session.names().own_cell(cell) } else { peer?.record(cell) }
 }

@@ -2,7 +2,7 @@
 
 use super::SLOTS_MAX;
 use super::meters::States;
-use super::observation::{Place, SegmentSeen, SlotSeen, SlotState};
+use super::observation::{Location, SegmentSeen, SlotSeen, SlotState};
 use super::sheets::{Lending, Sheets};
 use crate::session::Session;
 use std::collections::HashMap;
@@ -38,26 +38,26 @@ pub struct Chain {
 impl Slots {
     /// Returns the lent segments, as the directory lists them.
     pub fn lent(session: &Session, now_ns: u64) -> Self {
-        let mut lines: Vec<(RangeWord, usize, Lending, u64, Place)> = Vec::new();
+        let mut lines: Vec<(RangeWord, usize, Lending, u64, Location)> = Vec::new();
         for (at, entry) in session.directory.segments.iter().enumerate() {
             let range = RangeWord(entry.range.read());
-            let (since_ns, bytes, place) = (entry.since_ns.peek(), entry.bytes.peek(), entry.place.peek());
+            let (since_ns, bytes, location) = (entry.since_ns.peek(), entry.bytes.peek(), entry.place.peek());
             // If the row changed during the read, it belongs to another loan.
             if range.is_lent() && entry.range.read() == range.0 {
-                lines.push((range, at, (range.0, since_ns), bytes, place_of(place)));
+                lines.push((range, at, (range.0, since_ns), bytes, location_of(location)));
             }
         }
         lines.sort_unstable_by_key(|(range, ..)| (range.owner(), range.base()));
         let mut it = Self::default();
-        for (range, at, lending, bytes, place) in lines {
+        for (range, at, lending, bytes, location) in lines {
             it.lendings.push((at, lending));
             it.segments.push(SegmentSeen {
-                catalogue: range.owner(),
+                owner: range.owner(),
                 base: range.base(),
                 slots_max: range.slots(),
                 bytes,
                 age: Duration::from_nanos(now_ns.saturating_sub(lending.1)),
-                place,
+                location,
                 is_mapped: false,
                 slots: Vec::new(),
             });
@@ -66,16 +66,16 @@ impl Slots {
     }
 
     /// Returns the segment that holds a slot.
-    pub fn segment(&self, catalogue: ClientNo, slot: SlotNo) -> Option<usize> {
-        let after = self.segments.partition_point(|s| (s.catalogue, s.base) <= (catalogue, slot));
+    pub fn segment(&self, owner: ClientNo, slot: SlotNo) -> Option<usize> {
+        let after = self.segments.partition_point(|s| (s.owner, s.base) <= (owner, slot));
         let at = after.checked_sub(1)?;
         let found = &self.segments[at];
-        (found.catalogue == catalogue && slot - found.base < found.slots_max).then_some(at)
+        (found.owner == owner && slot - found.base < found.slots_max).then_some(at)
     }
 
     /// Returns a slot's record, if it is mapped and the slot's bytes are inside the segment.
-    fn record(&mut self, sheets: &Sheets, catalogue: ClientNo, slot: SlotNo) -> Option<(usize, SlotInfo)> {
-        let at = self.segment(catalogue, slot)?;
+    fn record(&mut self, sheets: &Sheets, owner: ClientNo, slot: SlotNo) -> Option<(usize, SlotInfo)> {
+        let at = self.segment(owner, slot)?;
         let segment = &self.segments[at];
         let words = sheets.records(self.lendings[at].1)?.get((slot - segment.base) as usize)?.copy();
         let info = SlotInfo::unpack(&words).ok();
@@ -85,14 +85,14 @@ impl Slots {
     }
 
     /// Returns the value to which a slot belongs.
-    pub fn value_of(&self, catalogue: ClientNo, slot: SlotNo) -> Option<usize> {
-        self.known.get(&(catalogue, slot)).copied().flatten()
+    pub fn value_of(&self, owner: ClientNo, slot: SlotNo) -> Option<usize> {
+        self.known.get(&(owner, slot)).copied().flatten()
     }
 
     /// Records a value's slots. Returns `None` if its record is unreadable, or of another generation.
-    pub fn follow(&mut self, sheets: &Sheets, catalogue: ClientNo, root: Cell, value: Option<usize>) -> Option<Chain> {
+    pub fn follow(&mut self, sheets: &Sheets, owner: ClientNo, root: Cell, value: Option<usize>) -> Option<Chain> {
         let is_it = |info: &SlotInfo| Cell::new(info.generation, root.slot()) == root;
-        self.follow_if(sheets, catalogue, root.slot(), value, is_it)
+        self.follow_if(sheets, owner, root.slot(), value, is_it)
     }
 
     /// Records slots like [`Slots::follow`], for a slot that only a lease keeps.
@@ -104,12 +104,12 @@ impl Slots {
     fn follow_if(
         &mut self,
         sheets: &Sheets,
-        catalogue: ClientNo,
+        owner: ClientNo,
         first: SlotNo,
         value: Option<usize>,
         is_it: impl Fn(&SlotInfo) -> bool,
     ) -> Option<Chain> {
-        let (mut at, info) = self.record(sheets, catalogue, first)?;
+        let (mut at, info) = self.record(sheets, owner, first)?;
         if !is_it(&info) {
             return None;
         }
@@ -122,11 +122,11 @@ impl Slots {
             }
             // The chain contains a slot twice, meets another chain, or does not end. So its owner wrote invalid data, or
             // has reused the slots.
-            if length == CHAIN_MAX || self.known.contains_key(&(catalogue, slot)) {
+            if length == CHAIN_MAX || self.known.contains_key(&(owner, slot)) {
                 self.damaged += 1;
                 break;
             }
-            self.known.insert((catalogue, slot), value);
+            self.known.insert((owner, slot), value);
             length += 1;
             let state = if value.is_some() { SlotState::Live } else { SlotState::Retired };
             let seen = SlotSeen { slot, offset: info.data_offset, bytes: info.data_bytes, state, value };
@@ -136,7 +136,7 @@ impl Slots {
             if slot == SLOT_NONE {
                 break;
             }
-            match self.record(sheets, catalogue, slot) {
+            match self.record(sheets, owner, slot) {
                 Some((next_at, next)) => (at, info) = (next_at, next),
                 None => break,
             }
@@ -157,10 +157,10 @@ impl Slots {
     }
 }
 
-fn place_of(word: u64) -> Place {
+fn location_of(word: u64) -> Location {
     match word & 0xFF {
-        0 => Place::Host,
-        code => Place::Device { index: (word >> 8) as usize, allocator: Allocator::from_code(code) },
+        0 => Location::Host,
+        code => Location::Device { index: (word >> 8) as usize, allocator: Allocator::from_code(code) },
     }
 }
 
@@ -236,9 +236,9 @@ mod tests {
 
     #[test]
     fn places_as_the_directory_writes_them() {
-        assert_eq!(place_of(0), Place::Host);
-        let arena = Place::Device { index: 2, allocator: Some(Allocator::Arena) };
-        assert_eq!(place_of(2 << 8 | Allocator::Arena.code()), arena);
-        assert_eq!(place_of(1 << 8 | 0xEE), Place::Device { index: 1, allocator: None });
+        assert_eq!(location_of(0), Location::Host);
+        let arena = Location::Device { index: 2, allocator: Some(Allocator::Arena) };
+        assert_eq!(location_of(2 << 8 | Allocator::Arena.code()), arena);
+        assert_eq!(location_of(1 << 8 | 0xEE), Location::Device { index: 1, allocator: None });
     }
 }

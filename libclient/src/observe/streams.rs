@@ -75,21 +75,21 @@ fn subscriber(
     stream: u64,
     sent: Option<u64>,
 ) -> Result<Option<SubscriberSeen>> {
-    let (catalogue, cursor) = (word.client(), word.cursor());
-    let Some(member) = session.directory.members.get(usize::from(catalogue)) else { return Ok(None) };
+    let (client, cursor) = (word.client(), word.cursor());
+    let Some(member) = session.directory.members.get(usize::from(client)) else { return Ok(None) };
     if Member(member.member.read()).epoch() != word.epoch() {
         return Ok(None);
     }
-    if usize::from(cursor) >= CURSORS || !sheets.fetch_leases(session, catalogue) {
+    if usize::from(cursor) >= CURSORS || !sheets.fetch_leases(session, client) {
         return Ok(None);
     }
-    let words = session.peers().with_leases(catalogue, |table| {
+    let words = session.peers().with_leases(client, |table| {
         let cursor = &table.cursors[usize::from(cursor)];
         (cursor.stream.read(), cursor.next.read(), cursor.lost.read())
     })?;
     Ok(words.map(|(in_stream, next, lost)| {
         let begun = in_stream == stream && next != u64::MAX;
         let lag = sent.filter(|_| begun).map(|sent| sent.saturating_sub(next));
-        SubscriberSeen { catalogue, cursor, lag, lost: if begun { lost } else { 0 } }
+        SubscriberSeen { client, cursor, lag, lost: if begun { lost } else { 0 } }
     }))
 }

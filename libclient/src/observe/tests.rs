@@ -46,7 +46,7 @@ fn nonsense_is_left_out_and_harms_nobody() {
         }
         let seen = observer.observe().unwrap();
         let value = seen.values.iter().find(|value| value.bytes == 4096).expect("what is honest is seen");
-        assert_eq!(value.catalogue, honest.session().me());
+        assert_eq!(value.owner, honest.session().me());
         for segment in &seen.segments {
             assert!(segment.slots.iter().all(|slot| slot.offset + slot.bytes <= segment.bytes));
         }

@@ -24,6 +24,17 @@ use tensorlend_layout::word::{Member, MemberState, RangeWord};
 use tensorlend_os::map;
 use tensorlend_os::memfd::Access;
 
+/// The loan of another client's segment, as the daemon's reply describes it.
+#[derive(Clone, Copy)]
+struct Loan {
+    /// The segment's owner, and the owner's member word before the request.
+    number: ClientNo,
+    member: u64,
+    base: SlotNo,
+    geometry: u64,
+    identity: (u64, u64),
+}
+
 impl PeerTable {
     /// Calls `read` with a live member's lease table. Returns `Ok(None)` if there is no live member with this number.
     pub fn with_leases<R>(&self, number: ClientNo, read: impl FnOnce(&LeaseTable) -> R) -> Result<Option<R>> {
@@ -120,11 +131,11 @@ impl PeerTable {
         let request = Request::SegmentOf { owner: number, slot };
         // Serializes this request with reports of unmapped device memory: see `lendings.rs`.
         let telling = self.lendings.telling();
-        let Some(mut answer) = self.ask_for(&request, "read a segment")? else { return Ok(false) };
-        let (bytes, base, slots_log2, geometry) = match &answer.reply {
-            Reply::Segment { bytes, base, slots_log2, geometry, short, .. } => {
-                self.note_short(*short);
-                (*bytes, *base, *slots_log2, *geometry)
+        let Some(answer) = self.ask_for(&request, "read a segment")? else { return Ok(false) };
+        match &answer.reply {
+            Reply::Segment { .. } => {
+                drop(telling);
+                self.fetched_host_segment(number, member, answer)?;
             }
             Reply::DeviceSegment(lent) => {
                 let lent = lent.clone();
@@ -135,19 +146,26 @@ impl PeerTable {
                 if fetched.is_err() {
                     self.lendings.never_mapped(lending);
                 }
-                return fetched.map(|()| true);
+                fetched?;
             }
             _ => return answer.unexpected(),
+        }
+        Ok(true)
+    }
+
+    /// Adds a segment of host memory, and maps it.
+    fn fetched_host_segment(&self, number: ClientNo, member: u64, mut answer: Answer<'_>) -> Result<()> {
+        let Reply::Segment { bytes, base, slots_log2, geometry, short, .. } = answer.reply else {
+            return answer.unexpected();
         };
-        drop(telling);
+        self.note_short(short);
         let (segment, slots) = (answer.descriptor()?, answer.descriptor()?);
         let inode = |fd: &OwnedFd| {
             fstat(fd).map(|s| s.st_ino).map_err(|e| Error::System { doing: "inspect a segment", cause: e.into() })
         };
-        let identity = (inode(&segment)?, inode(&slots)?);
-        if self.is_mapped(number, member, base, identity, geometry) {
-            answer.acknowledge()?;
-            return Ok(true);
+        let loan = Loan { number, member, base, geometry, identity: (inode(&segment)?, inode(&slots)?) };
+        if self.is_mapped(loan) {
+            return answer.acknowledge();
         }
         let bytes = usize::try_from(bytes).map_err(|_| Error::Protocol { doing: "read a segment" })?;
         let records: Records<SlotRecord> = records(&slots, Access::Read, Magic::Slots, 1 << slots_log2)?;
@@ -155,36 +173,46 @@ impl PeerTable {
         tensorlend_layout::crash_point!("fetch: segment mapped");
         answer.acknowledge()?;
         let locked = PageLock::of_mapped(&map, self.link.welcome.page_lock, true);
+        self.add_segment(loan, records, (map, locked), None);
+        Ok(())
+    }
+
+    /// Adds a mapped segment to its client's sheets. `map` has its bytes in host memory, and the lock on their pages.
+    fn add_segment(
+        &self,
+        loan: Loan,
+        records: Records<SlotRecord>,
+        (map, locked): (map::Segment, PageLock),
+        elsewhere: Option<Elsewhere>,
+    ) {
+        let Loan { number, member, base, geometry, identity } = loan;
         // The directory's row belongs to this loan if no range of the client has moved since the reply.
         let line = Line::find(&self.directory, number, base)
             .filter(|_| self.directory.members[usize::from(number)].geometry.read() == geometry);
         self.sweep();
         self.update(number, member, |peer| {
-            let geometry = AtomicU64::new(geometry);
-            let link = self.link.clone();
             peer.add_segment(PeerSegment {
                 base,
                 records,
                 locked,
                 map,
                 kept: KeptDescriptor::default(),
-                elsewhere: None,
-                geometry,
+                elsewhere,
+                geometry: AtomicU64::new(geometry),
                 line,
                 identity,
-                link,
+                link: self.link.clone(),
             });
         });
-        Ok(true)
     }
 
     /// Returns true if this segment is already mapped. Then also records the geometry under which the daemon reported
     /// it.
-    fn is_mapped(&self, number: ClientNo, member: u64, base: SlotNo, identity: (u64, u64), geometry: u64) -> bool {
+    fn is_mapped(&self, loan: Loan) -> bool {
         let guard = self.shards.epoch_guard();
-        let peer = self.peers.get(&guard, number).filter(|p| p.is_of_epoch(member));
-        let mapped = peer.and_then(|p| p.known(base)).filter(|have| have.identity == identity);
-        mapped.map(|have| have.geometry.store(geometry, Ordering::Relaxed)).is_some()
+        let peer = self.peers.get(&guard, loan.number).filter(|p| p.is_of_epoch(loan.member));
+        let mapped = peer.and_then(|p| p.known(loan.base)).filter(|have| have.identity == loan.identity);
+        mapped.map(|have| have.geometry.store(loan.geometry, Ordering::Relaxed)).is_some()
     }
 
     /// Adds a segment whose bytes are on a device. Maps its records at once, and its bytes at their first use.
@@ -200,8 +228,8 @@ impl PeerTable {
         let stat = fstat(&slots).map_err(|e| Error::System { doing: "inspect a segment", cause: e.into() })?;
         // Only the daemon's report identifies device memory, so use it.
         let identity = (lent.lending.since_ns, stat.st_ino);
-        let (base, geometry) = (lent.lending.base, lent.geometry);
-        if self.is_mapped(number, member, base, identity, geometry) {
+        let loan = Loan { number, member, base: lent.lending.base, geometry: lent.geometry, identity };
+        if self.is_mapped(loan) {
             return answer.acknowledge();
         }
         let records: Records<SlotRecord> = records(&slots, Access::Read, Magic::Slots, 1 << lent.slots_log2)?;
@@ -209,23 +237,7 @@ impl PeerTable {
         answer.acknowledge()?;
         let elsewhere = self.elsewhere(lent, segment)?;
         drop(telling);
-        let line = Line::find(&self.directory, number, base)
-            .filter(|_| self.directory.members[usize::from(number)].geometry.read() == geometry);
-        self.sweep();
-        self.update(number, member, |peer| {
-            peer.add_segment(PeerSegment {
-                base,
-                records,
-                locked: PageLock::default(),
-                map,
-                kept: KeptDescriptor::default(),
-                elsewhere: Some(elsewhere),
-                geometry: AtomicU64::new(geometry),
-                line,
-                identity,
-                link: self.link.clone(),
-            });
-        });
+        self.add_segment(loan, records, (map, PageLock::default()), Some(elsewhere));
         Ok(())
     }
 
@@ -239,7 +251,7 @@ impl PeerTable {
             .collect();
         // If the daemon has lent device memory again, a mapping of the former loan prevents that loan's return. So
         // unmap it.
-        let stands = |number: ClientNo, segment: &PeerSegment| {
+        let is_lent = |number: ClientNo, segment: &PeerSegment| {
             let since_ns = lent.get(&(number, segment.base));
             since_ns.is_some_and(|since_ns| segment.elsewhere.is_none() || *since_ns == segment.identity.0)
         };
@@ -251,7 +263,7 @@ impl PeerTable {
                 let mut peer = peer.clone();
                 let ended = Member(member).state() == MemberState::Closed;
                 let less = ended && peer.drop_leases();
-                if peer.keep_segments(|segment| stands(number, segment)) || less {
+                if peer.keep_segments(|segment| is_lent(number, segment)) || less {
                     changing.set(number, Some(peer));
                 }
             } else {

@@ -192,7 +192,7 @@ impl Line {
     }
 
     /// Returns whether the directory's row is unchanged.
-    fn stands(&self, directory: &Directory) -> bool {
+    fn is_unchanged(&self, directory: &Directory) -> bool {
         let entry = &directory.segments[self.at.index()];
         entry.range.read() == self.range && entry.since_ns.peek() == self.since_ns
     }
@@ -272,7 +272,7 @@ impl Peer {
             // The geometry has changed, because this range or another range of the client has moved. The daemon clears a
             // range before it changes the geometry. So an unchanged range belongs to this segment under the geometry that
             // was read before.
-            if !found.line.is_some_and(|line| line.stands(directory)) {
+            if !found.line.is_some_and(|line| line.is_unchanged(directory)) {
                 return None;
             }
             found.geometry.store(geometry, Ordering::Relaxed);

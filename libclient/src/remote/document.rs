@@ -116,7 +116,7 @@ pub enum RemoteAnswer {
     Where(Placement),
 }
 
-/// The location of a name of another machine, and the age of the local copy. See [`crate::Client::placement`].
+/// The location of a name of another machine, and the age of the local copy. See [`super::Remote::placement`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
     /// The node that owns the name.
@@ -151,7 +151,7 @@ pub struct RemoteInfo {
     pub stale: bool,
 }
 
-/// A listing of other nodes. See [`crate::Client::remote_names`].
+/// A listing of other nodes. See [`super::Remote::names`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteNames {
     /// Names, lists and streams.

@@ -21,8 +21,8 @@
 //! | `get`, `get_value`, `get_dataset`, `get_into` | fetches it, unless a copy is on this machine |
 //! | `wait_for`, `wait_newer`, `wait_value` | waits on the other machine |
 //! | `subscribe`, `subscription` | receives the stream, from now on |
-//! | `put_remote`, `fetch_list`, `placement`, `remote_names` | asks the gateway |
-//! | `exists`, `version`, `info`, `list`, `streams`, `lists`, `length`, `nodes` | reports local copies only, and asks nobody |
+//! | `put`, `fetch_list`, `placement` and `names` of [`Remote`] | asks the gateway |
+//! | `exists`, `version`, `info`, `list`, `streams`, `lists`, `length`, [`Remote::nodes`] | reports local copies only, and asks nobody |
 //!
 //! A name that begins with this machine's own node is a name of this machine, so that the same program runs on all
 //! machines.
@@ -36,6 +36,7 @@ mod document;
 mod far;
 
 pub use crate::stream::StreamPosition;
+pub use api::Remote;
 pub use document::{
     NodeDocument, Placement, RemoteAnswer, RemoteInfo, RemoteNames, RemoteRequest, VALUE, VALUE_METADATA, VALUE_PREFIX,
 };

@@ -10,7 +10,7 @@ use crate::alloc::heap::Taken;
 use crate::alloc::{Allocator, Outside};
 use crate::control::Control;
 use crate::error::{Error, Result};
-use crate::instruments::{Instruments, Names};
+use crate::instruments::{AllocationInstruments, Names};
 use crate::link::Link;
 use crate::link::forks;
 use crate::link::shards::Shards;
@@ -35,7 +35,7 @@ pub struct Session {
     link: Arc<Link>,
     waiter: Waiter,
     alloc: Arc<Allocator>,
-    instruments: Arc<Instruments>,
+    instruments: Arc<AllocationInstruments>,
     names: NameTable,
     streams: StreamTable,
     peers: Arc<PeerTable>,
@@ -100,7 +100,7 @@ impl Session {
     }
 
     /// Returns the instruments: statistics, limits and tracking of allocations.
-    pub fn instruments(&self) -> &Instruments {
+    pub fn instruments(&self) -> &AllocationInstruments {
         &self.instruments
     }
 
@@ -115,7 +115,7 @@ impl Session {
         control: Control,
         namespace: Option<String>,
         label: String,
-        instruments: Arc<Instruments>,
+        instruments: Arc<AllocationInstruments>,
     ) -> Result<Arc<Self>> {
         const _: () = assert!(size_of::<SlotsPart>() == size_of::<CellsPart>());
         fork::watch();

@@ -155,7 +155,7 @@ impl Borrowed<'_> {
         match &self.inner {
             Inner::Plain(plain) => {
                 let Subscription { session, near, .. } = &*plain.subscription;
-                let counts = near.lease.map_or(!session.is_forked(), |place| session.shards.counts_here(place));
+                let counts = near.lease.map_or(!session.is_forked(), |entry| session.shards.counts_here(entry));
                 counts && near.latest().validate()
             }
             Inner::Whole(message) => match message.value() {
@@ -221,8 +221,8 @@ impl Drop for Plain<'_> {
     fn drop(&mut self) {
         let session = &self.subscription.session;
         if !session.is_forked() {
-            if let Some(place) = self.subscription.near.lease.take() {
-                session.shards.release(place);
+            if let Some(entry) = self.subscription.near.lease.take() {
+                session.shards.release(entry);
             }
             self.subscription.advance();
         }
@@ -269,7 +269,7 @@ impl Subscription {
         self.session.check()?;
         match self.next_near() {
             Next::Message(near) => Ok(Some(self.borrowed(near))),
-            Next::NotYet if !self.is_pollable() && self.goes_on()? => Ok(None),
+            Next::NotYet if !self.is_pollable() && self.is_live()? => Ok(None),
             Next::NotYet | Next::Other => Ok(self.take_whole(Self::try_recv)?.map(|taken| self.borrowed(taken))),
         }
     }
@@ -387,9 +387,9 @@ impl Subscription {
         // When daemon D surveys the segments of a dead producer, it may read this thread's lease table before this lease is
         // there, and after the message's lease has ended. So the owner word must show that D's fence comes after this lease.
         let words = [(owner_word, self.at.owner_word.0)];
-        let Ok(place) = hold(session, &guard, message.owner, word, &words, geometry) else { return };
+        let Ok(entry) = hold(session, &guard, message.owner, word, &words, geometry) else { return };
         drop(guard);
-        let held = Held::new(segment.clone(), place, message.owner, message.cell, message.owner_word);
+        let held = Held::new(segment.clone(), entry, message.owner, message.cell, message.owner_word);
         self.near.push(held, geometry);
     }
 

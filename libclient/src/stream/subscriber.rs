@@ -347,12 +347,12 @@ impl Subscription {
     /// ring again.
     #[inline]
     fn follow(&mut self) -> Result<bool> {
-        if self.goes_on()? { Ok(false) } else { self.follow_on() }
+        if self.is_live()? { Ok(false) } else { self.follow_on() }
     }
 
     /// Returns whether more messages may come: the stream is open, and its producer is alive.
     #[inline]
-    pub(crate) fn goes_on(&self) -> Result<bool> {
+    pub(crate) fn is_live(&self) -> Result<bool> {
         Ok(self.owner_word()?.read() == self.at.owner_word.0
             && self.at.head.closed.read() == 0
             && self.session.is_alive(self.at.owner_word.owner()))
@@ -509,7 +509,7 @@ impl Subscription {
     #[doc(hidden)]
     pub fn has_news(&self) -> Result<bool> {
         self.session.check()?;
-        Ok(self.waiting() > 0 || !self.goes_on()?)
+        Ok(self.waiting() > 0 || !self.is_live()?)
     }
 
     /// Returns the stream's name.

@@ -20,7 +20,7 @@ pub fn write_a_lot(owner: &Client) {
 pub fn comes_back(owner: &Client) {
     eventually("the end of the children's leases", || {
         write_a_lot(owner);
-        owner.leased().unwrap() == 0
+        owner.instruments().leased().unwrap() == 0
     });
 }
 

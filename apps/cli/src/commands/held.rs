@@ -47,8 +47,8 @@ fn held(seen: &Observation, pid: u32) -> HashSet<String> {
     let leases = seen.leases.iter().filter(|lease| lease.pid == pid);
     let values = leases.filter_map(|lease| seen.values.get(lease.value?));
     // Several names may share one value, but a lease is listed under only one of them.
-    let places: HashSet<_> = values.map(|value| (value.catalogue, value.slot, value.generation)).collect();
-    let is_held = seen.values.iter().filter(|value| places.contains(&(value.catalogue, value.slot, value.generation)));
+    let places: HashSet<_> = values.map(|value| (value.owner, value.slot, value.generation)).collect();
+    let is_held = seen.values.iter().filter(|value| places.contains(&(value.owner, value.slot, value.generation)));
     is_held
         .filter_map(|value| match &value.origin {
             Origin::Name(name) => Some(name.clone()),

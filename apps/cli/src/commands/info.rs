@@ -158,9 +158,9 @@ impl InfoArgs {
     fn run_remote(&self, client: &Client) -> Result<(), Failure> {
         let missing = || Failure::Client(Error::NotFound(self.name.clone()));
         // `placement` sends no request if the name's first part is not a known node.
-        let Some(placement) = client.placement(&self.name)? else { return Err(missing()) };
+        let Some(placement) = client.remote().placement(&self.name)? else { return Err(missing()) };
         let exactly: String = self.name.chars().flat_map(|c| ['\\', c]).collect();
-        let found = client.remote_names(&exactly)?;
+        let found = client.remote().names(&exactly)?;
         let unreachable = found.silent.contains(&placement.node) || !placement.alive;
         let Some(remote) = found.names.into_iter().find(|it| it.name == self.name) else {
             let (node, name) = (placement.node, self.name.clone());
@@ -174,7 +174,7 @@ impl InfoArgs {
         let mut row = |what: &str, text: String| table.row([what.to_owned(), text]);
         let fetch = match remote.kind.as_str() {
             "stream" => "`tensorlend recv` subscribes to it",
-            "list" => "a program fetches it (Client::fetch_list)",
+            "list" => "a program fetches it (Remote::fetch_list)",
             _ => "`tensorlend get` fetches it",
         };
         row("node", format!("{}: it was not fetched yet; {fetch}", placement.node));

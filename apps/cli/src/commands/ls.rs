@@ -111,7 +111,7 @@ impl LsArgs {
         let all = all && !has_condition;
         let streams = if all || self.streams { Some(self.shown(client.streams(&self.glob)?)) } else { None };
         let lists = if all || self.lists { Some(self.shown(client.lists(&self.glob)?)) } else { None };
-        let remote = if self.all_nodes { Some(client.remote_names(&self.glob)?) } else { None };
+        let remote = if self.all_nodes { Some(client.remote().names(&self.glob)?) } else { None };
         if self.json.on {
             let mut found = serde_json::Map::new();
             let mut add = |key: &str, values: Option<Vec<Value>>| {

@@ -37,7 +37,7 @@ struct Found {
 
 impl NodesArgs {
     pub fn run(&self, client: &Client) -> Result<(), Failure> {
-        let nodes = client.nodes()?;
+        let nodes = client.remote().nodes()?;
         let gateway = if self.verbose { counted(client)? } else { None };
         if self.json.on {
             return output::json(&Found { nodes, gateway });

@@ -7,6 +7,7 @@ use tensorlend::observe::{ClientNo, ClientState, Observation, Origin, ValueSeen,
 use crate::failure::Failure;
 use crate::options::Connection;
 use crate::output::{self, Table};
+use crate::text;
 
 /// Lists the namespaces that the user named, or all namespaces. `shows` selects names.
 pub fn list(at: &Connection, is_json: bool, shows: impl Fn(&str) -> bool) -> Result<(), Failure> {
@@ -29,11 +30,11 @@ pub fn list(at: &Connection, is_json: bool, shows: impl Fn(&str) -> bool) -> Res
             values.row([
                 name.to_owned(),
                 seen.namespace.clone(),
-                crate::text::dtype_text(value).to_owned(),
-                crate::text::shape_text(value),
+                text::dtype_text(value).to_owned(),
+                text::shape_text(value),
                 value.bytes.to_string(),
                 value.leases.to_string(),
-                crate::text::client_text(seen.client(value.catalogue)),
+                text::client_text(seen.client(value.owner)),
             ]);
         }
         for it in &seen.streams {
@@ -70,17 +71,17 @@ fn namespace(seen: &Observation, shows: &impl Fn(&str) -> bool) -> Value {
             "shape": value.shape,
             "nbytes": value.bytes,
             "timestamp_ns": value.timestamp_ns,
-            "owner": value.catalogue,
+            "owner": value.owner,
             "holders": holders.collect::<Vec<_>>(),
         })
     });
     let streams = seen.streams.iter().map(|it| {
-        let subscribers: Vec<ClientNo> = it.subscribers.iter().map(|one| one.catalogue).collect();
+        let subscribers: Vec<ClientNo> = it.subscribers.iter().map(|one| one.client).collect();
         json!({ "name": it.name, "producer": it.producer, "subscribers": subscribers })
     });
     let clients = seen.clients.iter().map(|it| {
         json!({
-            "client": it.catalogue, "pid": it.pid, "uid": it.uid, "label": it.label, "command": it.command,
+            "client": it.number, "pid": it.pid, "uid": it.uid, "label": it.label, "command": it.command,
             "alive": it.state != ClientState::Ended, "bytes": it.bytes, "leases": it.leases,
         })
     });

@@ -254,7 +254,7 @@ impl App {
         let question = match subject {
             Subject::Name(name) => Ok(Question::Delete(Order { is_stream: false, name })),
             Subject::Stream(name) => Ok(Question::Delete(Order { is_stream: true, name })),
-            Subject::Client(id) => match seen.client(id.catalogue) {
+            Subject::Client(id) => match seen.client(id.number) {
                 Some(client) if client.epoch == id.epoch => Process::of(client, seen.at_ns).map(Question::End),
                 _ => Err("that client is gone".to_owned()),
             },

@@ -40,7 +40,7 @@ impl Use {
     /// Returns the consumer's identity. It does not contain a client's command, which may change.
     pub fn id(&self) -> String {
         match self.client {
-            Some(client) => format!("{} {} {}", self.kind, client.catalogue, client.epoch),
+            Some(client) => format!("{} {} {}", self.kind, client.number, client.epoch),
             None => format!("{} {}", self.kind, self.who),
         }
     }
@@ -173,14 +173,14 @@ mod tests {
     #[test]
     fn everybody_who_uses_memory_is_told_with_what_they_used() {
         let client = ClientSeen {
-            catalogue: ClientNo::new(2),
+            number: ClientNo::new(2),
             epoch: 1,
             pid: 7,
             bytes: 10,
             label: "x".into(),
             ..ClientSeen::default()
         };
-        let idle = ClientSeen { catalogue: ClientNo::new(3), epoch: 1, ..ClientSeen::default() };
+        let idle = ClientSeen { number: ClientNo::new(3), epoch: 1, ..ClientSeen::default() };
         let mut seen = Observation { namespace: "lab".into(), clients: vec![client, idle], ..Observation::default() };
         let mut stat = Stat { pool_bytes: 64, pool_bytes_max: 128, ..Stat::default() };
         stat.namespaces =

@@ -1,6 +1,6 @@
 //! The rows of each tab.
 
-use tensorlend::observe::{ClientSeen, LeaseSeen, Observation, Origin, Place, SegmentSeen, StreamSeen, ValueSeen};
+use tensorlend::observe::{ClientSeen, LeaseSeen, Location, Observation, Origin, SegmentSeen, StreamSeen, ValueSeen};
 
 use super::facts::{Facts, POINTS, Use};
 use super::table::{Cell, Row, Subject, Tab};
@@ -61,7 +61,7 @@ fn name(seen: &Observation, value: &ValueSeen) -> Row {
         Cell::text(shape_text(value)),
         bytes_seen(value.bytes, Some(value)),
         Cell::count(value.leases),
-        Cell::text(client_text(seen.client(value.catalogue))),
+        Cell::text(client_text(seen.client(value.owner))),
     ];
     let timestamp = match value.timestamp_ns {
         0 => "none".to_owned(),
@@ -81,7 +81,7 @@ fn bytes_seen(bytes: u64, value: Option<&ValueSeen>) -> Cell {
 
 fn lease(seen: &Observation, it: &LeaseSeen) -> Row {
     let value = it.value.and_then(|at| seen.values.get(at));
-    let owner = client_text(seen.client(it.catalogue));
+    let owner = client_text(seen.client(it.owner));
     let keeps = match value {
         Some(value) => origin_text(&value.origin),
         None if it.is_of_segment => format!("a whole segment of {owner}"),
@@ -103,7 +103,7 @@ fn lease(seen: &Observation, it: &LeaseSeen) -> Row {
         Cell::text(client_text(holder)),
     ];
     let subject = holder.map_or(Subject::Other, |client| Subject::Client(MemberId::of(client)));
-    Row { id: format!("{} {} {} {}", it.holder, it.catalogue, it.slot, it.is_of_segment), cells, subject, more }
+    Row { id: format!("{} {} {} {}", it.holder, it.owner, it.slot, it.is_of_segment), cells, subject, more }
 }
 
 fn stream(facts: &Facts, it: &StreamSeen) -> Row {
@@ -122,7 +122,7 @@ fn stream(facts: &Facts, it: &StreamSeen) -> Row {
     ];
     let subscribers = it.subscribers.iter().map(|one| {
         let lag = one.lag.map_or("has not begun".to_owned(), |lag| format!("lags {lag}"));
-        let subscriber = client_text(seen.client(one.catalogue));
+        let subscriber = client_text(seen.client(one.client));
         ("subscriber", printable(&format!("{subscriber}: {lag}, lost {}", one.lost)))
     });
     let producer = ("producer", printable(&client_text(seen.client(it.producer))));
@@ -146,22 +146,22 @@ fn client(it: &ClientSeen) -> Row {
     let values = format!("{} of {}", it.values, bytes_text(it.value_bytes));
     let oldest = it.lease_age_max.map_or_else(|| "none".to_owned(), age_text);
     let more = vec![("values", values), ("oldest lease", oldest)];
-    Row { id: format!("{} {}", it.catalogue, it.epoch), cells, subject: Subject::Client(MemberId::of(it)), more }
+    Row { id: format!("{} {}", it.number, it.epoch), cells, subject: Subject::Client(MemberId::of(it)), more }
 }
 
 fn segment(seen: &Observation, at: usize, it: &SegmentSeen) -> Row {
-    let place = match it.place {
-        Place::Host => "host".to_owned(),
-        Place::Device { index, .. } => format!("device {index}"),
+    let location = match it.location {
+        Location::Host => "host".to_owned(),
+        Location::Device { index, .. } => format!("device {index}"),
     };
     let bytes = it.states();
     let percent = (bytes.live + bytes.leased).saturating_mul(100) / it.bytes.max(1);
     let percent = if it.is_mapped { Cell::new(percent, format!("{percent} %")) } else { Cell::count(None) };
-    let owner = seen.client(it.catalogue);
+    let owner = seen.client(it.owner);
     let cells = vec![
         Cell::pid(owner),
         Cell::count(u64::from(it.base)),
-        Cell::text(place),
+        Cell::text(location),
         Cell::bytes(it.bytes),
         percent,
         // The cell is empty because the map is drawn later, when the column's width is known.
@@ -175,7 +175,7 @@ fn segment(seen: &Observation, at: usize, it: &SegmentSeen) -> Row {
         ("retired", format!("{} of the leased", bytes_text(bytes.retired))),
         ("free", bytes.free.map_or("?".to_owned(), |free| format!("{}, or its owner's drafts", bytes_text(free)))),
     ];
-    Row { id: format!("{} {}", it.catalogue, it.base), cells, subject: Subject::Segment(at), more }
+    Row { id: format!("{} {}", it.owner, it.base), cells, subject: Subject::Segment(at), more }
 }
 
 #[cfg(test)]

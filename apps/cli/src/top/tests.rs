@@ -23,7 +23,7 @@ const MB: u64 = 1 << 20;
 fn value(name: &str, slot: u32, bytes: u64, leases: u64) -> ValueSeen {
     ValueSeen {
         origin: Origin::Name(name.into()),
-        catalogue: ClientNo::new(1),
+        owner: ClientNo::new(1),
         slot: SlotNo::new(slot),
         generation: 3,
         bytes,
@@ -39,7 +39,7 @@ fn lease(slot: u32, bytes: u64, value: Option<usize>, seconds: u64) -> LeaseSeen
     LeaseSeen {
         holder: ClientNo::new(2),
         pid: 200,
-        catalogue: ClientNo::new(1),
+        owner: ClientNo::new(1),
         slot: SlotNo::new(slot),
         is_of_segment: false,
         count: 1,
@@ -51,8 +51,8 @@ fn lease(slot: u32, bytes: u64, value: Option<usize>, seconds: u64) -> LeaseSeen
 }
 
 fn facts() -> Facts {
-    let client = |catalogue, pid, label: &str| ClientSeen {
-        catalogue,
+    let client = |number, pid, label: &str| ClientSeen {
+        number,
         epoch: 1,
         pid,
         uid: 1000,
@@ -75,7 +75,7 @@ fn facts() -> Facts {
         names_live: 3,
         clients: vec![client(ClientNo::new(1), 100, "producer"), client(ClientNo::new(2), 200, "reader")],
         segments: vec![SegmentSeen {
-            catalogue: ClientNo::new(1),
+            owner: ClientNo::new(1),
             bytes: 64 * MB,
             slots_max: 256,
             is_mapped: true,
@@ -99,7 +99,7 @@ fn facts() -> Facts {
             held: 3,
             is_closed: false,
             subscribers: vec![SubscriberSeen {
-                catalogue: ClientNo::new(2),
+                client: ClientNo::new(2),
                 cursor: CursorNo::new(0),
                 lag: Some(3),
                 lost: 7,

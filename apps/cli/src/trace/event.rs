@@ -125,10 +125,10 @@ impl Event {
 }
 
 impl Who {
-    /// Returns the client with the member number `catalogue`, or an empty value if there is no such
+    /// Returns the client with this number, or an empty value if there is no such
     /// client.
-    pub fn of(clients: &[ClientSeen], catalogue: ClientNo) -> Self {
-        let client = clients.iter().find(|client| client.catalogue == catalogue);
+    pub fn of(clients: &[ClientSeen], number: ClientNo) -> Self {
+        let client = clients.iter().find(|client| client.number == number);
         client.map_or_else(Self::default, |it| Self { pid: it.pid, uid: it.uid, label: it.label.clone() })
     }
 }

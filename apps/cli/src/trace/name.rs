@@ -71,8 +71,8 @@ fn newer(client: &Client, name: &str, seen: Version) -> Result<Info, Error> {
 /// A slot of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct SlotId {
-    /// The owner's catalogue.
-    catalogue: ClientNo,
+    /// The owner's number.
+    owner: ClientNo,
     slot: u32,
 }
 
@@ -85,7 +85,7 @@ struct ValueId {
 
 impl ValueId {
     fn of(value: &ValueSeen) -> Self {
-        let slot = SlotId { catalogue: value.catalogue, slot: value.slot.get() };
+        let slot = SlotId { owner: value.owner, slot: value.slot.get() };
         Self { slot, generation: value.generation }
     }
 }
@@ -132,10 +132,10 @@ impl Sample {
 fn holders(seen: &Observation, slots: &HashSet<SlotId>) -> BTreeMap<MemberId, Leases> {
     let mut holders = BTreeMap::new();
     let on_slots = |lease: &&LeaseSeen| {
-        slots.contains(&SlotId { catalogue: lease.catalogue, slot: lease.slot.get() }) && !lease.is_of_segment
+        slots.contains(&SlotId { owner: lease.owner, slot: lease.slot.get() }) && !lease.is_of_segment
     };
     for lease in seen.leases.iter().filter(on_slots) {
-        let Some(client) = seen.clients.iter().find(|client| client.catalogue == lease.holder) else { continue };
+        let Some(client) = seen.clients.iter().find(|client| client.number == lease.holder) else { continue };
         if !client.is_observer {
             let leases: &mut Leases = holders.entry(MemberId::of(client)).or_default();
             leases.count += lease.count;
@@ -160,7 +160,7 @@ fn surroundings(client: &Client, name: &str, interval: Duration, tell: &Tell) {
         slots = known;
         let mut events = Vec::new();
         for (&holder, &Leases { count, bytes }) in &sample.holders {
-            let holder_is = Who::of(&seen.clients, holder.catalogue);
+            let holder_is = Who::of(&seen.clients, holder.number);
             if last.holders.get(&holder).is_none_or(|before| before.count < count) {
                 let nbytes = (bytes > 0).then_some(bytes);
                 events.push(Seen::Leased { name: name.to_owned(), count, nbytes, holder: holder_is.clone() });
@@ -188,9 +188,8 @@ fn surroundings(client: &Client, name: &str, interval: Duration, tell: &Tell) {
         }
         // Keep only slots with leases, because a slot without leases may be reused for another name.
         let current = sample.value.map(|value| value.slot);
-        let is_leased = |it: &SlotId| {
-            seen.leases.iter().any(|lease| (lease.catalogue, lease.slot) == (it.catalogue, SlotNo::new(it.slot)))
-        };
+        let is_leased =
+            |it: &SlotId| seen.leases.iter().any(|lease| (lease.owner, lease.slot) == (it.owner, SlotNo::new(it.slot)));
         slots.retain(|slot| current == Some(*slot) || is_leased(slot));
         last = sample;
         if !events.into_iter().all(|event| tell.event(event)) {

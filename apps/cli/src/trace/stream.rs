@@ -69,8 +69,8 @@ fn tell_of(seen: &Observation, stream: &StreamSeen, sent: u64, before: &mut Befo
     let name = || stream.name.clone();
     let mut there = BTreeMap::new();
     for one in &stream.subscribers {
-        let key = (one.catalogue, one.cursor);
-        let who = Who::of(&seen.clients, one.catalogue);
+        let key = (one.client, one.cursor);
+        let who = Who::of(&seen.clients, one.client);
         let next = one.lag.map(|lag| sent.saturating_sub(lag));
         let known = before.subscribers.remove(&key);
         if known.is_none() {

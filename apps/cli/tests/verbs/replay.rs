@@ -16,8 +16,8 @@ fn write_log(bench: &Bench) -> u64 {
     drafts.truncate(50);
     drafts.extend((0..100).map(|at| make(64 + at * 30)));
     drafts.drain(..50);
-    client.stop_allocation_log().unwrap();
-    client.statistics().unwrap().peak_bytes
+    client.instruments().stop_log().unwrap();
+    client.instruments().statistics().unwrap().peak_bytes
 }
 
 fn number(value: &Value, key: &str) -> u64 {

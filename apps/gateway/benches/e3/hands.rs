@@ -199,7 +199,7 @@ impl Hands {
         match contender {
             Contender::Plain => self.plain.put(bytes).expect("bytes are sent"),
             Contender::Ours => {
-                self.client.put_remote(&format!("{THERE}/client/{}", self.number), source).expect("put_remote");
+                self.client.remote().put(&format!("{THERE}/client/{}", self.number), source).expect("put_remote");
             }
             _ => {
                 let key = format!("client/{}", self.number);
@@ -236,7 +236,7 @@ impl Hands {
     fn length(&mut self, contender: Contender) -> u64 {
         if contender == Contender::Ours {
             // Read the length from a listing: fetching the list would do the work that is timed later.
-            let found = self.client.remote_names(&format!("{THERE}/{LIST}")).expect("a listing");
+            let found = self.client.remote().names(&format!("{THERE}/{LIST}")).expect("a listing");
             return found.names.first().map_or(0, |list| list.size);
         }
         self.redis(contender).length(LIST).expect("a length")
@@ -260,7 +260,7 @@ impl Hands {
 
     fn collect_ours(&self, datasets: usize) -> u64 {
         let list = format!("{THERE}/{LIST}");
-        assert_eq!(self.client.fetch_list(&list).expect("the list"), datasets as u64);
+        assert_eq!(self.client.remote().fetch_list(&list).expect("the list"), datasets as u64);
         // The number of leases of one client is limited, so the consumer leases at most 1024 items at once.
         let mut total = 0_u64;
         for first in (0..datasets as u64).step_by(1024) {

@@ -152,7 +152,7 @@ fn a_narrow_way_carries_values_both_ways_and_holds_up_who_sends_too_much() {
     let (here, there) = (nodes[0].client(), nodes[1].client());
     fill(&there, "large", 6 << 20, 3);
     assert!(holds(&here, "n1/large", 6 << 20, 3), "{}", nodes[0].log());
-    here.put_remote("n1/inbox/large", &vec![5_u8; 6 << 20]).unwrap();
+    here.remote().put("n1/inbox/large", &vec![5_u8; 6 << 20]).unwrap();
     assert!(holds(&there, "inbox/large", 6 << 20, 5), "{}", nodes[1].log());
 
     // Two rings, messages in flight, and one in each of the three stages that forward it.

@@ -80,7 +80,7 @@ impl Node {
     /// Waits until the gateway sees a node come or go.
     pub fn sees(&self, node: &str, alive: bool) {
         eventually("nodes see each other", || {
-            self.client.nodes().unwrap().iter().any(|other| other.node == node && other.alive == alive)
+            self.client.remote().nodes().unwrap().iter().any(|other| other.node == node && other.alive == alive)
         });
     }
 }

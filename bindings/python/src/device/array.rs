@@ -3,8 +3,8 @@
 use super::DeviceLease;
 use super::view::DeviceView;
 use crate::array::Array;
-use crate::cuda_stream::Given;
-use crate::errors::{OrRaise, argument};
+use crate::cuda_stream::CudaStream;
+use crate::errors::{ResultExt, argument};
 use crate::strided::{Order, order};
 use crate::target::Target;
 use crate::{dtype, errors};
@@ -25,7 +25,7 @@ pub struct DeviceArray {
     /// The device; `None` for an empty array whose interface does not state one.
     on: Option<On>,
     /// The stream on which work on the array is pending.
-    stream: Given,
+    stream: CudaStream,
     _owner: Owner,
 }
 
@@ -55,7 +55,7 @@ impl DeviceArray {
     pub fn of(object: &Bound<'_, PyAny>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Self>> {
         let py = object.py();
         if let Ok(lease) = object.cast::<DeviceLease>() {
-            return Self::of_view(py, lease.get().view()?, Given::parse(stream)?).map(Some);
+            return Self::of_view(py, lease.get().view()?, CudaStream::parse(stream)?).map(Some);
         }
         if let Some(device) = object.getattr_opt(intern!(py, "__dlpack_device__"))? {
             // Some objects that are on no device have this method, but the method raises.
@@ -65,7 +65,7 @@ impl DeviceArray {
             if kind != DLDeviceType::CUDA.0 {
                 return Ok(None);
             }
-            return Self::of_dlpack(object, Given::parse(stream)?).map(Some);
+            return Self::of_dlpack(object, CudaStream::parse(stream)?).map(Some);
         }
         match object.getattr_opt(intern!(py, "__cuda_array_interface__"))? {
             Some(interface) => Self::of_interface(object, &interface, stream).map(Some),
@@ -73,8 +73,8 @@ impl DeviceArray {
         }
     }
 
-    fn of_view(py: Python<'_>, view: Arc<DeviceView>, stream: Given) -> PyResult<Self> {
-        let stream_again = Given { owner: None, stream: stream.stream.clone(), recorded: stream.recorded.clone() };
+    fn of_view(py: Python<'_>, view: Arc<DeviceView>, stream: CudaStream) -> PyResult<Self> {
+        let stream_again = CudaStream { owner: None, stream: stream.stream.clone(), recorded: stream.recorded.clone() };
         view.order(py, stream_again)?;
         Ok(Self {
             dtype: view.dtype,
@@ -87,7 +87,7 @@ impl DeviceArray {
         })
     }
 
-    fn of_dlpack(object: &Bound<'_, PyAny>, stream: Given) -> PyResult<Self> {
+    fn of_dlpack(object: &Bound<'_, PyAny>, stream: CudaStream) -> PyResult<Self> {
         let wrong = |e: &dyn std::fmt::Display| argument(format!("the DLPack tensor cannot be read: {e}"));
         let resolved = crate::array::resolved(object)?;
         let told = Told(stream.stream.as_raw());
@@ -135,8 +135,8 @@ impl DeviceArray {
         let on = if shape.contains(&0) { None } else { Some(On::of_pointer(start).or_raise()?) };
         // Use the producer's stream, unless the caller passes another stream.
         let stream = match (stream, optional("stream")?) {
-            (Some(given), _) => Given::parse(Some(given))?,
-            (None, theirs) => Given::parse(theirs.as_ref())?,
+            (Some(given), _) => CudaStream::parse(Some(given))?,
+            (None, theirs) => CudaStream::parse(theirs.as_ref())?,
         };
         Ok(Self { dtype, shape, strides, start, on, stream, _owner: Owner::Interface(object.clone().unbind()) })
     }

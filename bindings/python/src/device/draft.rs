@@ -3,8 +3,8 @@
 use super::view::{DeviceView, Drafted};
 use super::{array, export};
 use crate::array::Array;
-use crate::cuda_stream::Given;
-use crate::errors::{OrRaise, argument};
+use crate::cuda_stream::CudaStream;
+use crate::errors::{ResultExt, argument};
 use crate::getters::{draft_methods, tensor_getters};
 use crate::lasting::Lasting;
 use crate::lease::Lease;
@@ -52,7 +52,7 @@ impl DeviceDraft {
         client: &tensorlend::Client,
         spec: TensorSpec,
         on: On,
-        stream: Option<&Given>,
+        stream: Option<&CudaStream>,
     ) -> PyResult<tensorlend::DeviceDraft> {
         let stream = stream.map(|given| given.recorded.clone());
         let made = py.detach(|| match stream {
@@ -69,7 +69,12 @@ impl DeviceDraft {
     }
 
     /// Creates the object for a draft. `stream` is the stream that the caller named for it.
-    pub fn of(draft: tensorlend::DeviceDraft, stream: Option<Given>, name: Option<String>, lasting: Lasting) -> Self {
+    pub fn of(
+        draft: tensorlend::DeviceDraft,
+        stream: Option<CudaStream>,
+        name: Option<String>,
+        lasting: Lasting,
+    ) -> Self {
         let (view, drafted) = DeviceView::drafted(draft, stream);
         let state = State { view: Arc::new(view), drafted };
         Self { state: Mutex::new(Some(state)), name, lasting }
@@ -166,7 +171,7 @@ impl DeviceDraft {
     /// ClosedError
     ///     The draft was published or dropped.
     pub fn record_stream(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.view()?.record(Given::parse(Some(stream))?)
+        self.view()?.record(CudaStream::parse(Some(stream))?)
     }
 
     /// Copies a host array into the tensor. The copy is complete when this returns.
@@ -266,7 +271,7 @@ impl DeviceDraft {
         if self.lasting.is_limited() {
             return Err(argument("publish_early takes no time to live and no ephemeral draft: use publish"));
         }
-        let given = Given::parse(stream)?;
+        let given = CudaStream::parse(stream)?;
         let draft = self.take_draft(py, false)?;
         py.detach(|| draft.publish_early(name, &given.stream)).or_raise().map(Version)
     }
@@ -326,7 +331,7 @@ impl Lease {
         device: &Bound<'_, PyAny>,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<DeviceDraft> {
-        let (view, on, given) = (self.view()?, Target::parse_device(device)?, Given::parse(stream)?);
+        let (view, on, given) = (self.view()?, Target::parse_device(device)?, CudaStream::parse(stream)?);
         let (value, at) = view.leased_value()?;
         let draft = py.detach(|| value.to_device(at, on, &given.recorded)).or_raise()?;
         warn_of_refusal(py)?;

@@ -1,9 +1,9 @@
 //! Export of views on a device to other libraries, by DLPack and the CUDA array interface.
 
 use super::view::DeviceView;
-use crate::cuda_stream::{Consumer, Given};
+use crate::cuda_stream::{Consumer, CudaStream};
 use crate::dtype;
-use crate::errors::OrRaise;
+use crate::errors::ResultExt;
 use crate::export::{CPU, flags, interface, managed_at};
 use dlpark::ffi::{DLDevice, DLDeviceType, DLManagedTensor, DLManagedTensorVersioned};
 use dlpark::python::{ExportAbi, ExportRequest};
@@ -80,7 +80,7 @@ pub fn capsule(
 /// This function orders that stream after the pending work.
 pub fn array_interface<'py>(py: Python<'py>, view: &DeviceView) -> PyResult<Bound<'py, PyDict>> {
     let pending = view.is_pending();
-    view.order(py, Given::new(1))?;
+    view.order(py, CudaStream::new(1))?;
     view.show_unnamed()?;
     let interface = interface(py, view)?;
     let start = if view.elements() == 0 { 0 } else { view.start()? };

@@ -4,9 +4,9 @@
 use super::view::DeviceView;
 use super::{LegacyExport, export};
 use crate::context::context_manager;
-use crate::cuda_stream::Given;
+use crate::cuda_stream::CudaStream;
 use crate::draft::Draft;
-use crate::errors::OrRaise;
+use crate::errors::ResultExt;
 use crate::getters::{lease_methods, tensor_getters};
 use crate::lease::Origin;
 use crate::options::Options;
@@ -145,7 +145,7 @@ impl DeviceLease {
     /// ClosedError
     ///     The lease was released.
     fn record_stream(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.view()?.record(Given::parse(Some(stream))?)
+        self.view()?.record(CudaStream::parse(Some(stream))?)
     }
 
     /// Orders later work on a stream after the producer's work, if the tensor was published early.
@@ -164,7 +164,7 @@ impl DeviceLease {
     fn wait(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let view = self.view()?;
         if stream.is_some() {
-            return view.order(py, Given::parse(stream)?);
+            return view.order(py, CudaStream::parse(stream)?);
         }
         let lease = tensor(&view);
         py.detach(|| lease.finish()).or_raise()

@@ -1,7 +1,7 @@
 //! A tensor on a device, and the objects that keep its memory in place.
 
-use crate::cuda_stream::Given;
-use crate::errors::{OrRaise, named, raise};
+use crate::cuda_stream::CudaStream;
+use crate::errors::{ResultExt, named, raise};
 use crate::strided::Layout;
 use crate::view::{self, Reads, gone};
 use pyo3::prelude::*;
@@ -133,7 +133,7 @@ impl DeviceView {
     }
 
     /// Returns the view of a draft. `stream` is the stream that the caller named for it.
-    pub fn drafted(draft: tensorlend::DeviceDraft, stream: Option<Given>) -> (Self, Arc<Drafted>) {
+    pub fn drafted(draft: tensorlend::DeviceDraft, stream: Option<CudaStream>) -> (Self, Arc<Drafted>) {
         let (device, uuid, spec) = (draft.device(), draft.uuid(), draft.spec());
         let workers = Workers { named: stream.is_some(), shown: stream.is_some(), unnamed: false };
         let drafted = Arc::new(Drafted { owner: view::Drafted::new(draft), workers: Mutex::new(workers) });
@@ -217,7 +217,7 @@ impl DeviceView {
     }
 
     /// Records a stream that the caller named. The stream's work uses the memory.
-    pub fn record(&self, given: Given) -> PyResult<()> {
+    pub fn record(&self, given: CudaStream) -> PyResult<()> {
         match &self.owner {
             Owner::Lease(lease) => lease.record_stream(&given.recorded).or_raise()?,
             Owner::Member { reads, dataset, .. } => {
@@ -237,7 +237,7 @@ impl DeviceView {
 
     /// Prepares the use of the memory on this stream. Orders later work on the stream after the
     /// recorded streams and after the producer's work, and records the stream.
-    pub fn order(&self, py: Python<'_>, given: Given) -> PyResult<()> {
+    pub fn order(&self, py: Python<'_>, given: CudaStream) -> PyResult<()> {
         match &self.owner {
             Owner::Lease(lease) => {
                 // Release the interpreter's lock, because it takes time to detect a dead producer.
@@ -265,7 +265,7 @@ impl DeviceView {
     pub fn show_unnamed(&self) -> PyResult<()> {
         match &self.owner {
             Owner::Lease(lease) => lease.record_stream(&tensorlend::OnStream::LEGACY).map_err(raise),
-            Owner::Member { .. } => self.record(Given::new(1)),
+            Owner::Member { .. } => self.record(CudaStream::new(1)),
             Owner::Draft(drafted) => {
                 let mut workers = lock(&drafted.workers);
                 (workers.unnamed, workers.shown) = (true, true);

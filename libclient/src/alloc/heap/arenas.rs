@@ -4,7 +4,7 @@
 //! the bytes. A slot on a device is a range of addresses in a segment, which is mapped while one of its slots is
 //! handed out.
 
-use super::{ArenaId, HOST, Heap, Memory, Own, PageLock, Slot, Unused, spaces};
+use super::{ArenaId, HOST, Heap, Memory, OwnSegment, PageLock, Slot, Unused, spaces};
 use crate::alloc::placement::Space;
 use crate::alloc::recent::Recent;
 use crate::segment::bytes::OwnRecord;
@@ -165,7 +165,7 @@ impl Heap {
         let (base, space) = (map.lending().base, Space::new(map.bytes(), slots_log2));
         let slots = vec![slot; 1 << slots_log2];
         let anywhere = self.placement.anywhere;
-        self.insert(Own {
+        self.insert(OwnSegment {
             records,
             locked: PageLock::default(),
             memory: Memory::Device(map),

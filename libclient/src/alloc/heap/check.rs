@@ -1,6 +1,6 @@
 //! Checks of the heap's invariants.
 
-use super::{ArenaId, HOST, Heap, Own, RELEASED};
+use super::{ArenaId, HOST, Heap, OwnSegment, RELEASED};
 use tensorlend_layout::number::SlotNo;
 
 /// Number of segments that the heap gets or loses between two checks of itself, in debug builds.
@@ -59,6 +59,6 @@ impl Heap {
     /// Returns two numbers of bytes: of the extents, including those of kept slots, and of the segments.
     fn sums(&self, place: ArenaId) -> (u64, u64) {
         let here = || self.segments.iter().filter(|own| own.place == place);
-        (here().map(Own::used_bytes).sum(), here().map(|own| own.memory.bytes()).sum())
+        (here().map(OwnSegment::used_bytes).sum(), here().map(|own| own.memory.bytes()).sum())
     }
 }

@@ -7,7 +7,7 @@
 //! freed, the client returns the segment. The heap hands out no more slots in a released segment and never maps it for
 //! writing again.
 
-use super::{HOST, Heap, Memory, Own, RELEASED};
+use super::{HOST, Heap, Memory, OwnSegment, RELEASED};
 use crate::segment::pinned::PageLock;
 use tensorlend_layout::number::SlotNo;
 use tensorlend_os::map::Segment;
@@ -31,7 +31,7 @@ pub struct Figures {
     pub segment_bytes: u64,
 }
 
-impl Own {
+impl OwnSegment {
     /// Returns the number of bytes of slots that are in use.
     pub(super) fn used_bytes(&self) -> u64 {
         self.slots.iter().map(|slot| slot.capacity).sum()
@@ -54,8 +54,8 @@ impl Heap {
     /// Releases the oldest suitable segment: all its slots in use are sealed, and more than half its bytes are in
     /// use. Returns its base and bytes. The segment is still mapped.
     pub fn release_for_spill(&mut self, wanted: Wanted) -> Option<(SlotNo, u64)> {
-        let is_cold = |own: &Own| own.freed + 1 < self.lent;
-        let is_wanted = |own: &Own| match wanted {
+        let is_cold = |own: &OwnSegment| own.freed + 1 < self.lent;
+        let is_wanted = |own: &OwnSegment| match wanted {
             Wanted::All => true,
             Wanted::Cold(bytes) => bytes > 0 && is_cold(own),
             Wanted::Segment(base) => own.base == base,
@@ -70,7 +70,7 @@ impl Heap {
         for slot in self.recent.flush() {
             self.free(slot);
         }
-        let is_pinned = |own: &Own| {
+        let is_pinned = |own: &OwnSegment| {
             let end = own.base + own.slots.len() as u32;
             self.pins.range(own.base..end).next().is_some()
         };

@@ -1,7 +1,7 @@
 //! Leases on tensors in device memory.
 
 use super::describe;
-use super::tensor::{DeviceTensor, Place};
+use super::tensor::{DeviceSlot, DeviceTensor};
 use crate::error::Result;
 use crate::lease::raw::Held;
 use crate::names::version::Version;
@@ -44,14 +44,14 @@ impl DeviceLease {
     /// producer's work may still be pending.
     pub(crate) fn new(session: &Session, held: Held, info: &SlotInfo, name: &str) -> Result<Self> {
         let said = describe(session, &held, held.segment(), info, name)?;
-        let place = Place {
+        let slot = DeviceSlot {
             owner: held.owner,
             slot: held.cell.slot(),
             data_offset: info.data_offset,
             data_bytes: info.data_bytes,
             segment: held.segment().clone(),
         };
-        let tensor = DeviceTensor::new(place, &said, info.early, name)?;
+        let tensor = DeviceTensor::new(slot, &said, info.early, name)?;
         Ok(Self { inner: Some(Box::new(Inner { held, tensor })) })
     }
 

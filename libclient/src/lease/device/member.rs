@@ -2,7 +2,7 @@
 
 use super::describe;
 #[cfg(feature = "cuda")]
-use super::tensor::{DeviceTensor, Place};
+use super::tensor::{DeviceSlot, DeviceTensor};
 use crate::error::{Error, Result};
 use crate::lease::companion::Chained;
 use crate::lease::raw::Held;
@@ -23,7 +23,7 @@ pub type DeviceMember = Tensor<Unmapped>;
 pub struct Unmapped {
     uuid: Uuid,
     #[cfg(feature = "cuda")]
-    place: Place,
+    slot: DeviceSlot,
     /// The name of the dataset, for error messages.
     #[cfg(feature = "cuda")]
     name: String,
@@ -44,7 +44,7 @@ impl DeviceMember {
         Ok(said.with(Unmapped {
             uuid: said.memory,
             #[cfg(feature = "cuda")]
-            place: Place {
+            slot: DeviceSlot {
                 owner: held.owner,
                 slot: chained.slot,
                 data_offset: info.data_offset,
@@ -64,11 +64,11 @@ impl DeviceMember {
     /// [`Error::Device`](crate::Error::Device) if this process cannot use the device.
     #[cfg(feature = "cuda")]
     pub fn tensor(&self) -> Result<&DeviceTensor> {
-        let Unmapped { place, name, tensor, .. } = &self.memory;
+        let Unmapped { slot, name, tensor, .. } = &self.memory;
         if let Some(tensor) = tensor.get() {
             return Ok(tensor);
         }
-        let mapped = DeviceTensor::new(place.clone(), self, false, name)?;
+        let mapped = DeviceTensor::new(slot.clone(), self, false, name)?;
         // If another thread was faster, its tensor is the one on which streams are recorded.
         Ok(tensor.get_or_init(|| mapped))
     }

@@ -31,7 +31,7 @@ const ORPHAN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The slot of a tensor on a device.
 #[derive(Clone)]
-pub struct Place {
+pub struct DeviceSlot {
     /// The slot's owner.
     pub owner: ClientNo,
     pub slot: SlotNo,
@@ -60,7 +60,7 @@ pub struct Mapped {
 /// The producer's work on a tensor.
 struct Work {
     name: String,
-    place: Place,
+    slot: DeviceSlot,
     /// Whether the producer published the tensor before the work was done.
     is_early: bool,
     /// The time since which this session knows no daemon that could report the producer's end.
@@ -70,14 +70,14 @@ struct Work {
 impl DeviceTensor {
     /// Returns the described tensor, which is in this slot. The caller has checked the record against the segment. Maps the
     /// segment. If the producer published the tensor early, its work may still be pending.
-    pub(crate) fn new<M>(place: Place, described: &Tensor<M>, is_early: bool, name: &str) -> Result<Self> {
-        let map = place.segment.elsewhere.as_ref().map(|elsewhere| elsewhere.map.clone());
+    pub(crate) fn new<M>(slot: DeviceSlot, described: &Tensor<M>, is_early: bool, name: &str) -> Result<Self> {
+        let map = slot.segment.elsewhere.as_ref().map(|elsewhere| elsewhere.map.clone());
         let map = map.ok_or_else(|| Error::Damaged { name: name.to_owned(), cause: BadTensor::Record })?;
         let (start, gpu) = map.mapped(&format!("get {name:?}"))?;
         // The range is inside the segment: the caller has checked the record.
-        let range = DeviceRange { ptr: start + place.data_offset, bytes: place.data_bytes };
+        let range = DeviceRange { ptr: start + slot.data_offset, bytes: slot.data_bytes };
         let (gpu, streams) = (gpu.clone(), Mutex::default());
-        let work = Work { name: name.to_owned(), place, is_early, orphaned: OnceLock::new() };
+        let work = Work { name: name.to_owned(), slot, is_early, orphaned: OnceLock::new() };
         Ok(described.with(Mapped { range, streams, gpu, work: Arc::new(work) }))
     }
 
@@ -341,7 +341,7 @@ impl DeviceTensor {
     }
 
     fn check_process(&self) -> Result<()> {
-        self.memory.work.place.segment.link.check()
+        self.memory.work.slot.segment.link.check()
     }
 }
 
@@ -351,7 +351,7 @@ impl Work {
         if !self.is_early {
             return false;
         }
-        let Place { slot, segment, .. } = &self.place;
+        let DeviceSlot { slot, segment, .. } = &self.slot;
         let record = &segment.records[(*slot - segment.base) as usize];
         SlotInfo::unpack(&record.copy()).is_ok_and(|info| info.early)
     }
@@ -372,8 +372,8 @@ impl Work {
     }
 
     fn producer_lives(&self) -> bool {
-        let link = &self.place.segment.link;
-        let member = &link.directory.members[usize::from(self.place.owner)];
+        let link = &self.slot.segment.link;
+        let member = &link.directory.members[usize::from(self.slot.owner)];
         if Member(member.member.read()).state() != MemberState::Open {
             return false;
         }
