@@ -29,6 +29,7 @@ from multiprocessing import util
 from typing import TYPE_CHECKING, Any
 
 from tensorlend import _native, _presence
+from tensorlend._default import default_client
 from tensorlend._errors import Error, NotFoundError
 from tensorlend._refs import client_for, get_version, where
 
@@ -158,8 +159,6 @@ os.register_at_fork(after_in_child=_new_prefix)
 
 def settings(client: _native.Client | None, smallest: int, ttl: float, mode: Mode) -> Settings:
     """Returns the arguments of `install` as checked settings."""
-    from tensorlend._default import default_client
-
     if ttl <= 0:
         raise ValueError(f"a time to live of {ttl} seconds: give more than 0")
     client = client or default_client()

@@ -59,6 +59,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensorlend import _native, _safetensors
+from tensorlend._default import default_client
 from tensorlend._errors import ArgumentError, NotFoundError, TimeoutError
 from tensorlend._safetensors import LENGTH_BYTES, Entry, HeaderError
 
@@ -117,8 +118,6 @@ def load(path: str | os.PathLike[str], client: _native.Client | None, mode: Mode
     """Returns a file's weights. The first process reads the file, and all other processes lease the
     weights.
     """
-    from tensorlend._default import default_client
-
     client = client or default_client()
     name, begun, reads, spread = name_of(path), time.monotonic(), 0, random.uniform(1, 1.5)
     while True:
@@ -159,8 +158,6 @@ def publish(path: str | os.PathLike[str], name: str, client: _native.Client | No
     The value replaces the older value in one atomic step. If the process is killed before this
     step, the older weights stay.
     """
-    from tensorlend._default import default_client
-
     client = client or default_client()
     for _ in range(READS_MAX):
         with open(path, "rb", buffering=0) as file:
@@ -178,8 +175,6 @@ def named(name: str) -> str:
 
 def load_named(name: str, client: _native.Client | None, mode: Mode, timeout: float | None) -> Weights:
     """Leases the weights of a name. If there is a timeout, waits for the weights."""
-    from tensorlend._default import default_client
-
     client = client or default_client()
     value = named(name)
     lease = client.get_value(value, mode=mode) if timeout is None else client.wait_for(value, timeout, mode=mode)

@@ -20,6 +20,7 @@ from ray.experimental.rdt.tensor_transport_manager import (  # type: ignore[impo
 )
 
 from tensorlend import _transit
+from tensorlend._default import default_client
 from tensorlend._errors import Error, NotFoundError
 from tensorlend._refs import client_for, where
 
@@ -60,8 +61,6 @@ def install(*, client: Client | None = None, mode: Mode = "cow") -> None:
     ValueError
         The transport is registered already, with another daemon or mode.
     """
-    from tensorlend._default import default_client
-
     _register(where(client or default_client()), mode)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-import re
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Mapping
@@ -24,8 +23,6 @@ _BUFFER_MIN = 1024
 #: Length in bytes of the pieces in which rows are collected. Each piece is freed after it is
 #: written.
 _PIECE = 1 << 20
-
-_DTYPE = re.compile(layout.DTYPE_PATTERN)
 
 
 @dataclass(slots=True)
@@ -318,7 +315,7 @@ def _dtype_name(dtype: np.dtype[Any]) -> bytes | None:
         return dtype.name.encode()
     if dtype.hasobject or dtype.names is not None or dtype.subdtype is not None or dtype.metadata or dtype.type is np.void:
         return None
-    return dtype.str.encode() if _DTYPE.fullmatch(dtype.str) else None
+    return dtype.str.encode() if layout.DTYPE.fullmatch(dtype.str) else None
 
 
 def _has_long_list(value: Any) -> bool:

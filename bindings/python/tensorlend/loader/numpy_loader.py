@@ -164,13 +164,6 @@ class SharedLoader:
             timeout=timeout,
         )
         self._job = Job(
-            address=(),
-            namespace=None,
-            stream="",
-            capacity=0,
-            worker=0,
-            workers=count,
-            base_seed=0,
             dataset=dataset,
             iterable=iterable,
             batch_size=self.batch_size,

@@ -193,13 +193,6 @@ class SharedLoader(DataLoader[Any]):
 
     def _job(self, kit: TorchKit) -> Job:
         return Job(
-            address=(),
-            namespace=None,
-            stream="",
-            capacity=0,
-            worker=0,
-            workers=self.num_workers,
-            base_seed=0,
             dataset=self.dataset,
             iterable=isinstance(self.dataset, IterableDataset),
             batch_size=self.batch_size,
