@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import secrets
 import select
-import signal
 import time
 import weakref
 from multiprocessing import util
@@ -16,6 +15,7 @@ from typing import Any, NoReturn
 
 from tensorlend._errors import ClosedError, Error, StreamEndedError, TimeoutError  # noqa: A004
 from tensorlend._native import Message, Recipe, Subscription
+from tensorlend._processes import join, signal_name, stop
 from tensorlend._types import Mode
 from tensorlend.loader.failure import Failure
 from tensorlend.loader.host import Host
@@ -247,12 +247,7 @@ class Crew:
 
 
 def _told(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"exit code {code}: killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"exit code {code}"
+    return f"exit code {code}" + (f": killed by {signal_name(code)}" if code < 0 else "")
 
 
 def _end(
@@ -273,15 +268,8 @@ def _end(
     for subscription in subscriptions:
         if subscription is not None:
             subscription.close()
-    _join(processes, _END_SECONDS)
-    for process in processes:
-        if process.is_alive():
-            process.terminate()
-    _join(processes, _TERMINATE_SECONDS)
-    for process in processes:
-        if process.is_alive():
-            process.kill()
-    _join(processes, _KILL_SECONDS)
+    join(processes, _END_SECONDS)
+    stop(processes, _TERMINATE_SECONDS, _KILL_SECONDS)
     for process in processes:
         if not process.is_alive():
             process.close()
@@ -306,9 +294,3 @@ def _dismiss(pipe: Connection) -> None:
     except OSError:
         pass
     pipe.close()
-
-
-def _join(processes: list[Any], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    for process in processes:
-        process.join(max(0.0, deadline - time.monotonic()))
