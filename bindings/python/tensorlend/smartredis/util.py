@@ -145,7 +145,8 @@ def _handled(func: Callable[_P, _R], checks: list[tuple[int, str, type]]) -> Cal
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         for at, name, kind in checks:
             if at < len(args):
-                typecheck(args[at], name, kind)
+                if not isinstance(args[at], kind):
+                    typecheck(args[at], name, kind)
             elif name in kwargs:
                 typecheck(kwargs[name], name, kind)
         try:
