@@ -144,7 +144,7 @@ class InProcess(Contender):
         return None
 
     def unpack(self, out: np.ndarray) -> None:
-        np.copyto(out, self.answer.ravel())
+        np.copyto(out, self.answer)
 
 
 class Lend(Contender):
@@ -202,7 +202,7 @@ class Redis(Contender):
         return self.ask(self.model, self.input, self.output)
 
     def unpack(self, out: np.ndarray) -> None:
-        np.copyto(out, np.frombuffer(self.client.get(self.output), np.float32))
+        np.copyto(out, np.frombuffer(self.client.get(self.output), np.float32).reshape(out.shape))
 
 
 def redis_worker(files: dict[str, str]) -> None:
@@ -229,7 +229,7 @@ def redis_worker(files: dict[str, str]) -> None:
 Times = dict[str, list[float]]
 
 
-def clients(kind: type[Contender], count: int, model: str, file: str, rounds: int, size: int) -> Times:
+def clients(kind: type[Contender], count: int, model: str, file: str, rounds: int, shape: tuple[int, ...]) -> Times:
     """Seconds of each part, of all clients, and of the whole; and what the model took where that is told."""
 
     kind.ready(file)
@@ -237,7 +237,7 @@ def clients(kind: type[Contender], count: int, model: str, file: str, rounds: in
     def work(number: int) -> Callable[[], Times]:
         contender = kind(number, model, file)
         image = np.random.default_rng(number).random((224, 224, 3), "f4")
-        out = np.zeros(size, "f4")
+        out = np.zeros(shape, "f4")
         parts: list[Callable[[], Any]] = [
             lambda: contender.put(image),
             contender.preprocess,
@@ -320,12 +320,13 @@ def study(arguments: Any, files: dict[str, str], kinds: list[type[Contender]], n
     ours = [kind for kind in kinds if issubclass(kind, Lend)]
     for kind in ours:
         put_model(f"{kind.engine} nothing", files["nothing"])
-    for model, size, rounds_of in (("ResNet-50", 1000, {1: 40, 8: 6, 28: 2}), ("mean of channels", 3, {1: 400, 8: 100, 28: 40})):
+    studied = (("ResNet-50", (1, 1000), {1: 40, 8: 6, 28: 2}), ("mean of channels", (1, 3, 1, 1), {1: 400, 8: 100, 28: 40}))
+    for model, shape, rounds_of in studied:
         for count in CLIENTS:
             clients_of = {kind.name: put_model(f"{kind.engine} {model}", files[model]) for kind in ours}
             rounds = max(rounds_of[count] // (4 if arguments.quick else 1), 2)
             with running(*(runner(arguments.runner, kind.engine) for kind in ours for _ in range(WORKERS))):
-                runs = interleaved(kinds, repeats, lambda kind: clients(kind, count, model, files[model], rounds, size), warm=0)
+                runs = interleaved(kinds, repeats, lambda kind: clients(kind, count, model, files[model], rounds, shape), warm=0)
             taken = {kind.name: joined(found) for kind, found in runs.items()}
             for kind in ours:
                 clients_of[kind.name].delete_model(f"{kind.engine} {model}")
