@@ -16,7 +16,7 @@ _KILL_SECONDS = 1.0
 
 def end(
     client: Client,
-    broker: Embedded | None,
+    daemon: Embedded | None,
     processes: list[Any],
     pipes: list[Any],
     subscriptions: list[Subscription],
@@ -36,6 +36,6 @@ def end(
     except Error:
         # The daemon has ended, and the streams with it.
         pass
-    if broker is not None:
+    if daemon is not None:
         client.close()
-        broker.close()
+        daemon.close()

@@ -205,13 +205,13 @@ class SharedLoader(DataLoader[Any]):
 
     def _epoch(self) -> Epoch:
         if isinstance(self.dataset, IterableDataset):
-            return Iterated(self._in_order)
+            return Iterated()
         indices = self.batch_sampler if self.batch_sampler is not None else self.sampler
         if self._in_order:
             known = _known(indices)
             if known is not None:
                 return known
-        return Drawn(iter(indices), self._in_order)
+        return Drawn(iter(indices))
 
 
 def _known(indices: Any) -> Known | None:
