@@ -73,7 +73,7 @@ class Client(ListCalls, NodeCalls, ModelCalls, SRObject):
         :raises RedisBadAllocError: if memory is exhausted
         """
         Dtypes.tensor_from_numpy(data)
-        self._broker.put(self._prefixes.tensor(name, reads=False), np.asarray(without_mask(data), order="C"))
+        self._client.put(self._prefixes.tensor(name, reads=False), np.asarray(without_mask(data), order="C"))
 
     @api_call
     def get_tensor(self, name: str) -> Array:
@@ -81,12 +81,12 @@ class Client(ListCalls, NodeCalls, ModelCalls, SRObject):
 
         :raises RedisRuntimeError: if there is no such tensor
         """
-        return tensor_at(self._broker, self._prefixes.tensor(name, reads=True))
+        return tensor_at(self._client, self._prefixes.tensor(name, reads=True))
 
     @api_call
     def delete_tensor(self, name: str) -> None:
         """Deletes a tensor, if it exists."""
-        self._broker.delete(self._prefixes.tensor(name, reads=True))
+        self._client.delete(self._prefixes.tensor(name, reads=True))
 
     @api_call
     def copy_tensor(self, src_name: str, dest_name: str) -> None:
@@ -97,10 +97,10 @@ class Client(ListCalls, NodeCalls, ModelCalls, SRObject):
         source = self._prefixes.tensor(src_name, reads=True)
         target = self._prefixes.tensor(dest_name, reads=False)
         try:
-            self._broker.copy(source, target)
+            self._client.copy(source, target)
         except tensorlend.NotFoundError:
             # The source may be a tensor of a dataset.
-            self._broker.put(target, tensor_at(self._broker, source))
+            self._client.put(target, tensor_at(self._client, source))
 
     @api_call
     def rename_tensor(self, old_name: str, new_name: str) -> None:
@@ -121,7 +121,7 @@ class Client(ListCalls, NodeCalls, ModelCalls, SRObject):
         content = dataset.get_data()
         tensors, metadata = content.to_value()
         key = self._prefixes.dataset(content.name, reads=False)
-        self._broker.put_dataset(value_key(key), tensors, metadata=metadata)
+        self._client.put_dataset(value_key(key), tensors, metadata=metadata)
 
     @api_call
     def get_dataset(self, name: str) -> Dataset:
@@ -131,7 +131,7 @@ class Client(ListCalls, NodeCalls, ModelCalls, SRObject):
         """
         key = self._prefixes.dataset(name, reads=True)
         try:
-            value = self._broker.get_dataset(value_key(key))
+            value = self._client.get_dataset(value_key(key))
         except tensorlend.NotFoundError as e:
             raise RedisKeyError(f"there is no dataset {name!r}, key {key!r}", key=key) from e
         return Dataset.from_pybind(Content.from_value(name, value))
@@ -143,7 +143,7 @@ class Client(ListCalls, NodeCalls, ModelCalls, SRObject):
         :raises RedisRuntimeError: if there is no such dataset
         """
         key = self._prefixes.dataset(name, reads=True)
-        if not self._broker.delete(value_key(key)):
+        if not self._client.delete(value_key(key)):
             raise RedisRuntimeError(f"there is no dataset {name!r}, key {key!r}", key=key)
 
     @api_call
@@ -155,7 +155,7 @@ class Client(ListCalls, NodeCalls, ModelCalls, SRObject):
         source = self._prefixes.dataset(src_name, reads=True)
         target = self._prefixes.dataset(dest_name, reads=False)
         try:
-            self._broker.copy(value_key(source), value_key(target))
+            self._client.copy(value_key(source), value_key(target))
         except tensorlend.NotFoundError as e:
             raise RedisKeyError(f"there is no dataset {src_name!r}, key {source!r}", key=source) from e
 
@@ -175,26 +175,26 @@ class Client(ListCalls, NodeCalls, ModelCalls, SRObject):
     @api_call
     def tensor_exists(self, name: str) -> bool:
         """Returns whether the tensor exists. ``{dataset}.tensor`` names a tensor of a dataset."""
-        return key_exists(self._broker, self._prefixes.tensor(name, reads=True))
+        return key_exists(self._client, self._prefixes.tensor(name, reads=True))
 
     @api_call
     def dataset_exists(self, name: str) -> bool:
         """Returns whether the dataset exists."""
-        return self._broker.exists(value_key(self._prefixes.dataset(name, reads=True)))
+        return self._client.exists(value_key(self._prefixes.dataset(name, reads=True)))
 
     @api_call
     def key_exists(self, key: str) -> bool:
         """Returns whether the key, with its prefix, has a value. A key names a tensor, a list,
         ``{name}.meta`` or ``{name}.tensor``.
         """
-        return key_exists(self._broker, key)
+        return key_exists(self._client, key)
 
     @api_call
     def poll_key(self, key: str, poll_frequency_ms: int, num_tries: int) -> bool:
         """Waits until the key has a value, for at most ``num_tries`` times ``poll_frequency_ms``.
         Returns whether the key has a value.
         """
-        return poll_key(self._broker, key, poll_frequency_ms, num_tries)
+        return poll_key(self._client, key, poll_frequency_ms, num_tries)
 
     @api_call
     def poll_tensor(self, name: str, poll_frequency_ms: int, num_tries: int) -> bool:
@@ -202,7 +202,7 @@ class Client(ListCalls, NodeCalls, ModelCalls, SRObject):
         Returns whether the tensor exists.
         """
         key = self._prefixes.tensor(name, reads=True)
-        return poll_key(self._broker, key, poll_frequency_ms, num_tries)
+        return poll_key(self._client, key, poll_frequency_ms, num_tries)
 
     @api_call
     def poll_dataset(self, name: str, poll_frequency_ms: int, num_tries: int) -> bool:
@@ -210,7 +210,7 @@ class Client(ListCalls, NodeCalls, ModelCalls, SRObject):
         Returns whether the dataset exists.
         """
         key = value_key(self._prefixes.dataset(name, reads=True))
-        return poll_name(self._broker, key, poll_frequency_ms, num_tries, lambda: self._broker.exists(key))
+        return poll_name(self._client, key, poll_frequency_ms, num_tries, lambda: self._client.exists(key))
 
     @api_call
     def set_data_source(self, source_id: str) -> None:
@@ -243,8 +243,8 @@ class Client(ListCalls, NodeCalls, ModelCalls, SRObject):
 
     def _rename(self, source: str, target: str) -> None:
         # A rename to the same name must still raise an error if the tensor does not exist.
-        if source != target or not self._broker.exists(source):
-            self._broker.rename(source, target)
+        if source != target or not self._client.exists(source):
+            self._client.rename(source, target)
 
 
 def _connect(config_options: ConfigOptions | None, logger_name: str, cluster: bool | None) -> Connection:

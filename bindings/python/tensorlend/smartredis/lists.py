@@ -30,12 +30,12 @@ class ListCalls(Calls):
     def append_to_list(self, list_name: str, dataset: Dataset) -> None:
         """Appends a dataset's key to a list. ``put_dataset`` publishes the dataset itself."""
         key = self._prefixes.dataset(dataset.get_name(), reads=False)
-        self._broker.append(self._prefixes.list(list_name, reads=False), np.frombuffer(key.encode(), np.uint8))
+        self._client.append(self._prefixes.list(list_name, reads=False), np.frombuffer(key.encode(), np.uint8))
 
     @api_call
     def get_list_length(self, list_name: str) -> int:
         """Returns the number of datasets in a list; 0 if the list does not exist."""
-        return self._broker.length(self._prefixes.list(list_name, reads=True))
+        return self._client.length(self._prefixes.list(list_name, reads=True))
 
     @api_call
     def poll_list_length(self, name: str, list_length: int, poll_frequency_ms: int, num_tries: int) -> bool:
@@ -81,7 +81,7 @@ class ListCalls(Calls):
         """
         _check_names(list_name)
         key = self._prefixes.list(list_name, reads=True)
-        length = self._broker.length(key)
+        length = self._client.length(key)
         first = max(start_index + length if start_index < 0 else start_index, 0)
         last = min(end_index + length if end_index < 0 else end_index, length - 1)
         return [self._dataset(item) for item in self._items(key, first, last + 1)]
@@ -98,12 +98,12 @@ class ListCalls(Calls):
             return
         source = self._prefixes.list(src_name, reads=True)
         target = self._prefixes.list(dest_name, reads=False)
-        items = list(self._items(source, 0, self._broker.length(source)))
+        items = list(self._items(source, 0, self._client.length(source)))
         if not items:
             raise RedisRuntimeError(f"there is no list {src_name!r}, key {source!r}", key=source)
-        self._broker.clear(target)
+        self._client.clear(target)
         for item in items:
-            self._broker.append(target, np.frombuffer(item.encode(), np.uint8))
+            self._client.append(target, np.frombuffer(item.encode(), np.uint8))
 
     @api_call
     def rename_list(self, src_name: str, dest_name: str) -> None:
@@ -116,12 +116,12 @@ class ListCalls(Calls):
         source = self._prefixes.list(src_name, reads=True)
         target = self._prefixes.list(dest_name, reads=False)
         if src_name != dest_name and source != target:
-            self._broker.rename_list(source, target)
+            self._client.rename_list(source, target)
 
     @api_call
     def delete_list(self, list_name: str) -> None:
         """Deletes a list, if it exists. Does not delete its datasets."""
-        self._broker.clear(self._prefixes.list(list_name, reads=True))
+        self._client.clear(self._prefixes.list(list_name, reads=True))
 
     def _poll(self, name: str, list_length: int, poll_frequency_ms: int, num_tries: int, op: Literal[">=", "==", "<="]) -> bool:
         if list_length < 0:
@@ -130,7 +130,7 @@ class ListCalls(Calls):
             return False
         seconds = max(poll_frequency_ms, 0) * num_tries / 1000
         try:
-            self._broker.wait_length(self._prefixes.list(name, reads=True), list_length, op, seconds)
+            self._client.wait_length(self._prefixes.list(name, reads=True), list_length, op, seconds)
         except tensorlend.TimeoutError:
             return False
         return True
@@ -139,7 +139,7 @@ class ListCalls(Calls):
         """Returns the keys of a list's datasets."""
         for at in range(start, stop, _ITEMS_AT_ONCE):
             try:
-                items = self._broker.get_range(key, at, min(at + _ITEMS_AT_ONCE, stop))
+                items = self._client.get_range(key, at, min(at + _ITEMS_AT_ONCE, stop))
             except tensorlend.NotFoundError:
                 # The list was cleared after its length was read.
                 return
@@ -152,7 +152,7 @@ class ListCalls(Calls):
     def _dataset(self, key: str) -> Dataset:
         name = dataset_name(key)
         try:
-            value = self._broker.get_dataset(value_key(key))
+            value = self._client.get_dataset(value_key(key))
         except tensorlend.NotFoundError:
             log_warning(self._connection.context, LLInfo, f"the dataset {key} is in a list, but was deleted")
             return Dataset(name)

@@ -217,7 +217,7 @@ class ModelCalls(Calls):
         """
         key = self._prefixes.model(name, reads=True)
         try:
-            with self._broker.get_model(key) as lease:
+            with self._client.get_model(key) as lease:
                 return bytes(memoryview(lease))
         except tensorlend.NotFoundError as e:
             raise RedisRuntimeError(f"there is no model {name!r}", key=key) from e
@@ -254,7 +254,7 @@ class ModelCalls(Calls):
     @api_call
     def model_exists(self, name: str) -> bool:
         """Returns whether the model exists."""
-        return self._broker.exists(_bytes_name(self._prefixes.model(name, reads=True)))
+        return self._client.exists(_bytes_name(self._prefixes.model(name, reads=True)))
 
     @api_call
     def poll_model(self, name: str, poll_frequency_ms: int, num_tries: int) -> bool:
@@ -262,7 +262,7 @@ class ModelCalls(Calls):
         Returns whether the model exists.
         """
         key = _bytes_name(self._prefixes.model(name, reads=True))
-        return poll_name(self._broker, key, poll_frequency_ms, num_tries, lambda: self._broker.exists(key))
+        return poll_name(self._client, key, poll_frequency_ms, num_tries, lambda: self._client.exists(key))
 
     @api_call
     def set_model_chunk_size(self, chunk_size: int) -> None:
@@ -284,27 +284,27 @@ class ModelCalls(Calls):
         for each in address:
             self._connection.check_address(each)
         try:
-            with self._broker.get_model(key) as lease:
+            with self._client.get_model(key) as lease:
                 tag = str(lease.metadata.get("tag", ""))
         except tensorlend.NotFoundError as e:
             raise RedisRuntimeError(f"there is no model {key!r}", key=key) from e
-        counted = {str(one["pid"]): _counted(one) for one in self._broker.model_statistics(key)}
+        counted = {str(one["pid"]): _counted(one) for one in self._client.model_statistics(key)}
         before = self._before(key)
         if reset_stat:
-            self._broker.put(_reset_name(key), np.frombuffer(json.dumps(counted).encode(), np.uint8))
+            self._client.put(_reset_name(key), np.frombuffer(json.dumps(counted).encode(), np.uint8))
         # The counters of an ended runner no longer exist. A new runner with the same pid may have
         # counted less than the old one.
-        told = [
+        since = [
             {word: number - before.get(pid, {}).get(word, 0) for word, number in one.items()} for pid, one in counted.items()
         ]
-        sums = {word: str(sum(max(one[word], 0) for one in told)) for word in _counted({})}
+        sums = {word: str(sum(max(one[word], 0) for one in since)) for word in _counted({})}
         info = {"key": key, "type": "MODEL", "backend": "ONNX", "device": "CPU", "tag": tag, **sums}
         return [dict(info) for _ in address]
 
     def _before(self, key: str) -> dict[str, dict[str, int]]:
         """Returns the counters of a model's runners at the last reset."""
         try:
-            with self._broker.get(_reset_name(key)) as lease:
+            with self._client.get(_reset_name(key)) as lease:
                 found: dict[str, dict[str, int]] = json.loads(bytes(memoryview(lease)))
                 return found
         except tensorlend.NotFoundError:
@@ -326,7 +326,7 @@ class ModelCalls(Calls):
             raise RedisRuntimeError("min_batch_timeout means nothing with a min_batch_size of 0")
         if kind != "ONNX":
             raise RedisNotImplementedError(f"backend {backend}: models run as ONNX files; export this one to ONNX")
-        self._broker.put_model(
+        self._client.put_model(
             self._prefixes.model(name, reads=False),
             model,
             batch_max=max(size, 1),
@@ -339,8 +339,8 @@ class ModelCalls(Calls):
 
     def _delete_model(self, name: str) -> None:
         key = self._prefixes.model(name, reads=True)
-        self._broker.delete_model(key)
-        self._broker.delete(_reset_name(key))
+        self._client.delete_model(key)
+        self._client.delete(_reset_name(key))
 
     def _run_model(self, name: str, inputs: list[str], outputs: list[str]) -> None:
         key = self._prefixes.model(name, reads=True)
@@ -362,7 +362,7 @@ class ModelCalls(Calls):
             local.process, local.ways = os.getpid(), {}
         ways: dict[str, tensorlend.Model] = local.ways
         if key not in ways:
-            ways[key] = self._broker.model(key)
+            ways[key] = self._client.model(key)
         return ways[key]
 
 

@@ -56,20 +56,20 @@ class NodeCalls(Calls):
         if not self._connection.cluster:
             raise RedisRuntimeError("this is no cluster: SR_DB_TYPE says so")
         self._check(addresses)
-        self._broker.ping()
+        self._client.ping()
         return [{"cluster_state": "ok", "cluster_known_nodes": "1", "cluster_size": "1"} for _ in addresses]
 
     @api_call
     def flush_db(self, addresses: list[str]) -> None:
         """Deletes everything in the namespace: names, lists and streams."""
         self._check(addresses)
-        for info in self._broker.list():
+        for info in self._client.list():
             if not info.name.startswith(_PARAMETER):
-                self._broker.delete(info.name)
-        for name, _ in self._broker.lists():
-            self._broker.clear(name)
-        for name, _ in self._broker.streams():
-            self._broker.delete_stream(name)
+                self._client.delete(info.name)
+        for name, _ in self._client.lists():
+            self._client.clear(name)
+        for name, _ in self._client.streams():
+            self._client.delete_stream(name)
 
     @api_call
     def config_get(self, expression: str, address: str) -> dict[str, str]:
@@ -91,7 +91,7 @@ class NodeCalls(Calls):
         _, allowed = _PARAMETERS[name]
         if not allowed.fullmatch(value):
             raise RedisRuntimeError(f"{value!r} cannot be the value of {config_param!r}")
-        self._broker.put(_PARAMETER + name, np.zeros(1, np.uint8), metadata={"value": value})
+        self._client.put(_PARAMETER + name, np.zeros(1, np.uint8), metadata={"value": value})
 
     @api_call
     def save(self, addresses: list[str]) -> None:
@@ -107,22 +107,22 @@ class NodeCalls(Calls):
 
     def _parameter(self, name: str) -> str:
         try:
-            with self._broker.get(_PARAMETER + name) as lease:
+            with self._client.get(_PARAMETER + name) as lease:
                 return str(lease.metadata["value"])
         except tensorlend.NotFoundError:
             default, _ = _PARAMETERS[name]
             return default
 
     def _info(self) -> dict[str, dict[str, str]]:
-        stat = self._broker.stat()
-        keys = len(self._broker.list()) + len(self._broker.lists())
+        stat = self._client.stat()
+        keys = len(self._client.list()) + len(self._client.lists())
         sections: dict[str, dict[str, object]] = {
             "Server": {
                 "tensorlend_version": stat["version"],
                 "process_id": stat["pid"],
                 "uptime_in_seconds": stat["uptime_ns"] // 10**9,
                 "socket": self._connection.place,
-                "namespace": self._broker.namespace,
+                "namespace": self._client.namespace,
             },
             "Clients": {"connected_clients": stat["clients"]},
             "Memory": {
