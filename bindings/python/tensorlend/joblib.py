@@ -239,13 +239,13 @@ class _Lent:
 _lent = _Lent()
 
 
-def _begin_anew() -> None:
+def _forget_parent() -> None:
     global _lent
     _lent = _Lent()
 
 
 # The calls of the parent do not run in the child, and another thread may have held the lock.
-os.register_at_fork(after_in_child=_begin_anew)
+os.register_at_fork(after_in_child=_forget_parent)
 
 
 # Two reducers with the same fields compare equal, so that joblib reuses its workers.

@@ -137,7 +137,7 @@ class Direct(transport.LeaseTransport):
 
 def test_an_object_that_is_described_again(broker, client):
     """Ray does this if a reply was lost, and the task was repeated in the same process."""
-    Direct.broker = (tuple(map(os.fspath, client.address)), client.namespace)
+    Direct.daemon = (tuple(map(os.fspath, client.address)), client.namespace)
     sender = Direct()
     tensors = [torch.arange(10), torch.ones(0), torch.tensor(2.5)]
     lent = sender.extract_tensor_transport_metadata("one", tensors)
@@ -153,7 +153,7 @@ def test_an_object_that_is_described_again(broker, client):
 
 def test_a_reference_brings_the_transport(broker, client, script):
     """Ray may pass a reference to an actor before it has registered the transport there."""
-    Direct.broker = (tuple(map(os.fspath, client.address)), client.namespace)
+    Direct.daemon = (tuple(map(os.fspath, client.address)), client.namespace)
     sender = Direct()
     lent = sender.extract_tensor_transport_metadata("one", [torch.arange(10)])
     source = """
@@ -170,7 +170,7 @@ print(found.tolist())
 
 def test_no_memory():
     with tensorlend.embedded('pool.bytes_max = "64MiB"') as broker, broker.connect() as client:
-        Direct.broker = (tuple(map(os.fspath, client.address)), client.namespace)
+        Direct.daemon = (tuple(map(os.fspath, client.address)), client.namespace)
         with pytest.raises(tensorlend.LimitError):
             Direct().extract_tensor_transport_metadata("one", [torch.zeros(1000), torch.zeros(64 << 20)])
         assert not client.list("transit/*")
