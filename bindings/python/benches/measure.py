@@ -1,4 +1,4 @@
-"""Common parts of the benchmarks: arguments, contenders that take turns, processes beside this one, servers, memory, medians with their
+"""Common parts of the benchmarks: arguments, contenders that take turns, other processes, servers, memory, medians with their
 extremes, and reports.
 """
 
@@ -25,7 +25,7 @@ from typing import Any, NoReturn, TypeVar
 _T = TypeVar("_T")
 _Key = TypeVar("_Key", bound=Hashable)
 
-#: Steps of a page: a benchmark reads one byte of each page, as a program that uses a tensor reads it.
+#: Length of a page. A benchmark reads one byte of each page, as a program that uses a tensor touches it.
 PAGE = 4096
 
 
@@ -72,7 +72,7 @@ def markdown(head: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
 
 @dataclass
 class Row:
-    """One figure: microseconds, of so many rounds."""
+    """A measurement in microseconds, of a number of rounds."""
 
     what: str
     contender: str
@@ -84,7 +84,7 @@ class Row:
 
 
 def row(what: str, contender: str, nbytes: int, seconds: list[float]) -> Row:
-    """The median with its extremes."""
+    """Returns the median with its extremes."""
     us = [s * 1e6 for s in seconds]
     return Row(what, contender, nbytes, statistics.median(us), min(us), max(us), len(us))
 
@@ -112,7 +112,7 @@ def write(path: str | Path | None, **facts: Any) -> None:
 
 
 def size(nbytes: int) -> str:
-    """A length as people write it."""
+    """Returns a length in words."""
     for unit, factor in (("MB", 1 << 20), ("KB", 1 << 10)):
         if nbytes >= factor and nbytes % factor == 0:
             return f"{nbytes // factor} {unit}"
@@ -120,14 +120,14 @@ def size(nbytes: int) -> str:
 
 
 def duration(us: float) -> str:
-    """Microseconds as people write them."""
+    """Returns microseconds in words."""
     if us < 1000:
         return f"{us:.3g} us"
     return f"{us / 1000:.3g} ms" if us < 1e6 else f"{us / 1e6:.3g} s"
 
 
 def table(rows: Iterable[Row], reference: str, columns: Callable[[int], str] = size) -> str:
-    """A Markdown table for each measurement: contenders down, sizes across; each median with its ratio to the reference."""
+    """Returns a Markdown table for each measurement: contenders down, sizes across; each median with its ratio to the reference."""
     rows = list(rows)
     parts = []
     for what in dict.fromkeys(r.what for r in rows):
@@ -184,10 +184,10 @@ def _in_child(work: Callable[[], object]) -> NoReturn:
 
 
 class Peer:
-    """A process beside this one that does something at each byte of a socket, and answers with one."""
+    """Another process, which works at each byte of a socket, and responds with a byte."""
 
     def __init__(self, work: Callable[[], Callable[[], None]]) -> None:
-        """`work` is called in the child, and returns what it does at each byte."""
+        """Calls `work` in the child. It returns the function that the child calls at each byte."""
         self.socket, other = socket.socketpair()
         self.pid = os.fork()
         if self.pid == 0:
@@ -205,16 +205,16 @@ class Peer:
             end.send(b"d")
 
     def go(self) -> None:
-        """Lets it do it once more."""
+        """Begins a piece of work."""
         self.socket.send(b"g")
 
     def wait(self) -> None:
-        """Waits until it is done."""
+        """Waits for the end of the work."""
         if not self.socket.recv(1):
-            raise RuntimeError("the process beside this one has failed")
+            raise RuntimeError("the other process has failed")
 
     def close(self) -> None:
-        """Ends it by a byte: other children hold copies of this end, so that closing it ends nothing."""
+        """Ends the process by a byte. Other children hold copies of this end, so closing it would not end the process."""
         self.socket.send(b"q")
         self.socket.close()
         os.waitpid(self.pid, 0)
