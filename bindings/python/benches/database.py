@@ -11,11 +11,9 @@ which that package cannot store a tensor.
 
 from __future__ import annotations
 
-import argparse
+import contextlib
 import os
 import pickle
-import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable
@@ -24,39 +22,19 @@ from typing import Any
 
 import numpy as np
 import tensorlend
-from measure import Row, row, save
+from measure import Row, daemon, interleaved, left_out, parser, redis_server, row, save, seconds, together
 
 SIZES = [1024, 8192, 16384, 32768, 65536, 131072, 262144, 524288, 1024000, 2048000, 4096000]
 ITERATIONS = 100
 REFERENCE = "tensorlend"
 
 
-class Contender:
-    """Made anew in each client process."""
-
-    name = ""
-
-    def put(self, key: str, array: np.ndarray) -> None:
-        raise NotImplementedError
-
-    def unpack(self, key: str, out: np.ndarray) -> None:
-        raise NotImplementedError
-
-    def append(self, items: str, number: int, tensors: dict[str, np.ndarray]) -> None:
-        raise NotImplementedError
-
-    def length(self, items: str) -> int:
-        raise NotImplementedError
-
-    def read(self, items: str) -> int:
-        """Reads every tensor of every dataset of the list; how many datasets there were."""
-        raise NotImplementedError
-
-    def delete(self, items: str) -> None:
-        raise NotImplementedError
+#: A class of which each client process makes an object. Its methods put and unpack an array, append datasets to a list, and return the
+#: length of the list, read it, and delete it. `read` reads every tensor, and returns the number of datasets.
+Kind = type[Any]
 
 
-class Lend(Contender):
+class Lend:
     name = "tensorlend"
 
     def __init__(self) -> None:
@@ -82,17 +60,15 @@ class Lend(Contender):
         self.client.clear(items)
 
 
-class SmartRedis(Contender):
+class SmartRedis:
     """Either package: they have one interface."""
 
     package = ""
-
-    def database(self) -> str:
-        """Where it is told that its database is."""
-        raise NotImplementedError
+    #: The environment variable with the socket of the database.
+    variable = ""
 
     def __init__(self) -> None:
-        os.environ["SSDB"] = self.database()
+        os.environ["SSDB"] = f"unix://{os.environ[self.variable]}"
         module = __import__(self.package, fromlist=["Client"])
         self.dataset = module.Dataset
         self.client = module.Client(False, logger_name="bench")
@@ -124,20 +100,16 @@ class SmartRedis(Contender):
 class Ours(SmartRedis):
     name = "tensorlend.smartredis"
     package = "tensorlend.smartredis"
-
-    def database(self) -> str:
-        return f"unix://{os.environ['TENSORLEND_SOCKET']}"
+    variable = "TENSORLEND_SOCKET"
 
 
 class Original(SmartRedis):
     name = "smartredis 0.6.1 and Redis"
     package = "smartredis"
-
-    def database(self) -> str:
-        return f"unix://{os.environ['BENCH_REDIS']}"
+    variable = "BENCH_REDIS"
 
 
-class Redis(Contender):
+class Redis:
     name = "redis-py and Redis"
 
     def __init__(self) -> None:
@@ -164,10 +136,10 @@ class Redis(Contender):
         self.client.delete(items)
 
 
-CONTENDERS: list[type[Contender]] = [Lend, Ours, Redis, Original]
+CONTENDERS: list[Kind] = [Lend, Ours, Redis, Original]
 
 
-def available(missing: dict[str, str]) -> list[type[Contender]]:
+def available(missing: dict[str, str]) -> list[Kind]:
     found = []
     for kind in CONTENDERS:
         try:
@@ -179,124 +151,77 @@ def available(missing: dict[str, str]) -> list[type[Contender]]:
     return found
 
 
-def clients(kind: type[Contender], count: int, nbytes: int, iterations: int) -> tuple[list[float], list[float]]:
-    """Seconds of every put and every unpack of all client processes, which begin together."""
-    start, begin = os.pipe()
-    ends = []
-    for number in range(count):
-        reader, writer = os.pipe()
-        if os.fork() == 0:
-            status = 1
-            try:
-                os.close(begin)
-                contender, key = kind(), f"array{number}"
-                array, out = np.random.rand(nbytes // 4).astype(np.float32), np.zeros(nbytes // 4, np.float32)
-                contender.put(key, array)
-                contender.unpack(key, out)
-                os.write(writer, b"r")
-                os.read(start, 1)
-                took: list[list[float]] = []
-                steps: list[Callable[[], None]] = [lambda: contender.put(key, array), lambda: contender.unpack(key, out)]
-                for step in steps:
-                    took.append([])
-                    for _ in range(iterations):
-                        began = time.perf_counter()
-                        step()
-                        took[-1].append(time.perf_counter() - began)
-                assert np.array_equal(array, out)
-                os.write(writer, pickle.dumps(took))
-                status = 0
-            finally:
-                os._exit(status)
-        os.close(writer)
-        ends.append(reader)
-    for reader in ends:
-        assert os.read(reader, 1) == b"r", f"a client of {kind.name} has failed"
-    os.close(start)
-    os.close(begin)
-    puts, unpacks = [], []
-    for reader in ends:
-        with os.fdopen(reader, "rb") as file:
-            put, unpack = pickle.loads(file.read())
-        puts += put
-        unpacks += unpack
-    for _ in ends:
-        os.wait()
-    return puts, unpacks
+def clients(kind: Kind, count: int, nbytes: int) -> list[list[list[float]]]:
+    """Returns the seconds of each put and of each unpack of all client processes, which begin together."""
+
+    def work(number: int) -> Callable[[], list[list[float]]]:
+        contender, key = kind(), f"array{number}"
+        array, out = np.random.rand(nbytes // 4).astype(np.float32), np.zeros(nbytes // 4, np.float32)
+        steps: list[Callable[[], None]] = [lambda: contender.put(key, array), lambda: contender.unpack(key, out)]
+        for step in steps:
+            step()
+
+        def all_of() -> list[list[float]]:
+            took = [[seconds(step) for _ in range(ITERATIONS)] for step in steps]
+            assert np.array_equal(array, out)
+            return took
+
+        return all_of
+
+    return together(count, work)
 
 
-def throughput(kinds: list[type[Contender]], quick: bool) -> list[Row]:
+def throughput(kinds: list[Kind], quick: bool) -> list[Row]:
     rows = []
     for count in (1, 2, 8):
         for nbytes in SIZES[:: 5 if quick else 1]:
-            taken: dict[str, tuple[list[float], list[float]]] = {kind.name: ([], []) for kind in kinds}
-            for _ in range(1 if quick else 3):
-                for kind in kinds:
-                    for all_of, some in zip(taken[kind.name], clients(kind, count, nbytes, ITERATIONS), strict=True):
-                        all_of += some
-            for name, (puts, unpacks) in taken.items():
-                rows.append(row(f"put, {count} clients", name, nbytes, puts))
-                rows.append(row(f"unpack, {count} clients", name, nbytes, unpacks))
+            taken = interleaved(kinds, 1 if quick else 3, lambda kind: clients(kind, count, nbytes), warm=0)
+            for kind, rounds in taken.items():
+                for at, step in enumerate(("put", "unpack")):
+                    all_of = [s for clients_of in rounds for client in clients_of for s in client[at]]
+                    rows.append(row(f"{step}, {count} clients", kind.name, nbytes, all_of))
     return rows
 
 
-def aggregation(kinds: list[type[Contender]], quick: bool) -> list[Row]:
+def aggregation(kinds: list[Kind], quick: bool) -> list[Row]:
     rows = []
     for count, nbytes in ((32, 1024), (512, 1024), (32, 1024000)):
         made = {kind: kind() for kind in kinds}
-        taken: dict[type[Contender], list[float]] = {kind: [] for kind in kinds}
         tensors = {f"t{i}": np.ones(nbytes // 4, np.float32) for i in range(4)}
-        for turn in range(3 if quick else 11):
-            for kind, contender in made.items():
-                items = f"list{turn}"
-                for number in range(count):
-                    contender.append(items, number, tensors)
-                while contender.length(items) < count:
-                    time.sleep(0)
-                began = time.perf_counter()
-                assert contender.read(items) == count
-                if turn:
-                    taken[kind].append(time.perf_counter() - began)
-                contender.delete(items)
+
+        def once(kind: Kind) -> float:
+            contender = made[kind]
+            for number in range(count):
+                contender.append("list", number, tensors)
+            while contender.length("list") < count:
+                time.sleep(0)
+            began = time.perf_counter()
+            assert contender.read("list") == count
+            took = time.perf_counter() - began
+            contender.delete("list")
+            return took
+
+        taken = interleaved(kinds, 2 if quick else 10, once)
         rows += [row(f"reading a list of {count} datasets of 4 tensors", kind.name, nbytes, took) for kind, took in taken.items()]
     return rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("python-database"))
-    parser.add_argument("--quick", action="store_true")
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--out", type=Path, default=Path("python-database"))
+    options.add_argument("--quick", action="store_true")
+    arguments = options.parse_args()
     missing: dict[str, str] = {}
-    server: Any = None
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["BENCH_REDIS"] = path = f"{folder}/redis.sock"
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as servers:
+        os.environ["BENCH_REDIS"] = f"{folder}/redis.sock"
         os.environ.update(SR_DB_TYPE="Standalone", SR_LOG_LEVEL="QUIET", SR_CONN_TIMEOUT="5")
-        if shutil.which("redis-server"):
-            # The honest opponent: without these, glibc maps and unmaps every large value.
-            tuned = {"MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_MMAP_THRESHOLD_": str(1 << 30)}
-            command = ["redis-server", "--port", "0", "--unixsocket", path, "--save", "", "--appendonly", "no"]
-            server = subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, **tuned})
-            while not os.path.exists(path):
-                time.sleep(0.01)
+        with contextlib.suppress(ImportError):
+            servers.enter_context(redis_server(folder))
         # A process of its own, as the study's database is.
-        socket = f"{folder}/tensorlend.sock"
-        config = Path(folder, "config.toml")
-        config.write_text('[pool]\nbytes_max = "4GiB"\n')
-        daemon = subprocess.Popen(["tensorlendd", "--socket", socket, "--config", str(config)], stderr=subprocess.DEVNULL)
-        os.environ["TENSORLEND_SOCKET"] = socket
-        while not os.path.exists(socket):
-            time.sleep(0.01)
-        try:
-            kinds = available(missing)
-            rows = throughput(kinds, arguments.quick) + aggregation(kinds, arguments.quick)
-        finally:
-            for process in (daemon, server):
-                if process is not None:
-                    process.terminate()
-                    process.wait()
-    notes = [f"Left out: {name} ({why.splitlines()[0]})." for name, why in missing.items()]
-    save(arguments.out, "A tensor database next to the application, from Python", rows, REFERENCE, notes)
+        servers.enter_context(daemon(Path(folder)))
+        kinds = available(missing)
+        rows = throughput(kinds, arguments.quick) + aggregation(kinds, arguments.quick)
+    save(arguments.out, "A tensor database next to the application, from Python", rows, REFERENCE, left_out(missing))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ times of 1 MiB.
 
 from __future__ import annotations
 
-import argparse
+import contextlib
 import functools
 import itertools
 import math
@@ -22,11 +22,9 @@ import mmap
 import multiprocessing
 import os
 import pickle
-import shutil
 import socket
 import statistics
 import struct
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable
@@ -37,7 +35,7 @@ from typing import Any
 
 import numpy as np
 import tensorlend
-from measure import Peer, Row, duration, machine, row, save
+from measure import Peer, Row, duration, left_out, machine, parser, redis_server, row, save
 
 Get = Callable[[], Any]
 
@@ -325,19 +323,10 @@ class Redis(Contender):
         import redis
 
         super().__init__(nbytes)
-        if shutil.which("redis-server") is None:
-            raise ImportError("redis-server is not installed")
-        self.folder = tempfile.TemporaryDirectory()
-        self.path = f"{self.folder.name}/redis.sock"
-        options = ["--port", "0", "--unixsocket", self.path, "--save", "", "--appendonly", "no"]
-        self.server = subprocess.Popen(
-            ["redis-server", *options],
-            stdout=subprocess.DEVNULL,
-            # The honest opponent: without these, glibc maps and unmaps every large value.
-            env={**os.environ, "MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_MMAP_THRESHOLD_": str(1 << 30)},
-        )
-        while not os.path.exists(self.path):
-            time.sleep(0.01)
+        self.server = contextlib.ExitStack()
+        folder = self.server.enter_context(tempfile.TemporaryDirectory())
+        self.server.enter_context(redis_server(folder))
+        self.path = f"{folder}/redis.sock"
         self.redis = redis
         self.client = redis.Redis(unix_socket_path=self.path)
 
@@ -349,9 +338,7 @@ class Redis(Contender):
         self.client.set("array", self.written(number).data.cast("B"))
 
     def close(self) -> None:
-        self.server.terminate()
-        self.server.wait()
-        self.folder.cleanup()
+        self.server.close()
 
 
 class Ray(Contender):
@@ -554,15 +541,15 @@ def picture(rows: list[Row], runs: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("python-exchange"))
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--rounds", type=int, help="rounds for each contender and size, in five blocks")
-    parser.add_argument("--runs", type=int, default=1, help="runs; each row is the median of their medians")
-    parser.add_argument("--picture", type=Path, help="where to draw the times of 1 MiB, as SVG")
-    parser.add_argument("--only", nargs="*", default=[], help="words of the names of contenders")
-    parser.add_argument("--sizes", type=int, nargs="*", default=[1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 28])
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--out", type=Path, default=Path("python-exchange"))
+    options.add_argument("--quick", action="store_true")
+    options.add_argument("--rounds", type=int, help="rounds for each contender and size, in five blocks")
+    options.add_argument("--runs", type=int, default=1, help="runs; each row is the median of their medians")
+    options.add_argument("--picture", type=Path, help="where to draw the times of 1 MiB, as SVG")
+    options.add_argument("--only", nargs="*", default=[], help="words of the names of contenders")
+    options.add_argument("--sizes", type=int, nargs="*", default=[1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 28])
+    arguments = options.parse_args()
     missing: dict[str, str] = {}
     runs: list[list[Row]] = []
     for _ in range(arguments.runs):
@@ -573,8 +560,7 @@ def main() -> None:
     rows = [middle(same) for same in zip(*runs, strict=True)]
     if arguments.picture:
         arguments.picture.write_text(picture(rows, arguments.runs))
-    notes = [f"Left out: {name} ({why.splitlines()[0] if why else 'not installed'})." for name, why in missing.items()]
-    save(arguments.out, "Handing an array to another process, from Python", rows, Floor.name, notes)
+    save(arguments.out, "Handing an array to another process, from Python", rows, Floor.name, left_out(missing))
 
 
 if __name__ == "__main__":

@@ -11,25 +11,22 @@ also by runners that have the engine that is built in, rten, in place of ONNX Ru
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import pickle
-import shutil
 import signal
 import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from importlib import util
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import onnx
-from measure import Row, row, save
+from measure import Row, daemon, interleaved, parser, redis_server, row, running, save, together
 
 import tensorlend
 
@@ -86,11 +83,11 @@ def graph(kind: str, takes: list[int], gives: list[int]) -> onnx.ModelProto:
 class Engine:
     """A model in this process, on one thread, as both workers have it."""
 
-    def __init__(self, file: str, threads: int = 1) -> None:
+    def __init__(self, file: str) -> None:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.log_severity_level = threads, 3
+        options.intra_op_num_threads, options.log_severity_level = 1, 3
         self.session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
         self.name = self.session.get_inputs()[0].name
 
@@ -147,7 +144,7 @@ class InProcess(Contender):
         return None
 
     def unpack(self, out: np.ndarray) -> None:
-        np.copyto(out, self.answer.ravel())
+        np.copyto(out, self.answer)
 
 
 class Lend(Contender):
@@ -205,7 +202,7 @@ class Redis(Contender):
         return self.ask(self.model, self.input, self.output)
 
     def unpack(self, out: np.ndarray) -> None:
-        np.copyto(out, np.frombuffer(self.client.get(self.output), np.float32))
+        np.copyto(out, np.frombuffer(self.client.get(self.output), np.float32).reshape(out.shape))
 
 
 def redis_worker(files: dict[str, str]) -> None:
@@ -229,48 +226,10 @@ def redis_worker(files: dict[str, str]) -> None:
             both.set(gives, answer.data.cast("B")).rpush(line, repr(took)).execute()
 
 
-def together(count: int, work: Callable[[int], Callable[[], Any]]) -> list[Any]:
-    """What so many processes return, which begin together: `work` makes each ready, and what it returns is then called."""
-    start, begin = os.pipe()
-    ends, pids = [], []
-    for number in range(count):
-        reader, writer = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                os.close(begin)
-                once = work(number)
-                os.write(writer, b"r")
-                os.read(start, 1)
-                os.write(writer, pickle.dumps(once()))
-                status = 0
-            except BaseException:
-                import traceback
-
-                traceback.print_exc()
-            finally:
-                os._exit(status)
-        os.close(writer)
-        pids.append(pid)
-        ends.append(open(reader, "rb"))
-    for end in ends:
-        assert end.read(1) == b"r", "a client has failed"
-    os.close(start)
-    os.close(begin)
-    found = []
-    for end in ends:
-        with end:
-            found.append(pickle.load(end))
-    for pid in pids:
-        os.waitpid(pid, 0)
-    return found
-
-
 Times = dict[str, list[float]]
 
 
-def clients(kind: type[Contender], count: int, model: str, file: str, rounds: int, warm: int, size: int) -> Times:
+def clients(kind: type[Contender], count: int, model: str, file: str, rounds: int, shape: tuple[int, ...]) -> Times:
     """Seconds of each part, of all clients, and of the whole; and what the model took where that is told."""
 
     kind.ready(file)
@@ -278,7 +237,7 @@ def clients(kind: type[Contender], count: int, model: str, file: str, rounds: in
     def work(number: int) -> Callable[[], Times]:
         contender = kind(number, model, file)
         image = np.random.default_rng(number).random((224, 224, 3), "f4")
-        out = np.zeros(size, "f4")
+        out = np.zeros(shape, "f4")
         parts: list[Callable[[], Any]] = [
             lambda: contender.put(image),
             contender.preprocess,
@@ -295,7 +254,8 @@ def clients(kind: type[Contender], count: int, model: str, file: str, rounds: in
             took = [later - earlier for earlier, later in zip(at, at[1:], strict=False)]
             return [*took, at[-1] - at[0], alone if alone is not None else float("nan")]
 
-        for _ in range(warm):
+        # Twice, to warm up.
+        for _ in range(2):
             once()
 
         def all_of() -> Times:
@@ -305,19 +265,11 @@ def clients(kind: type[Contender], count: int, model: str, file: str, rounds: in
 
         return all_of
 
-    found = together(count, work)
+    return joined(together(count, work))
+
+
+def joined(found: list[Times]) -> Times:
     return {part: [s for one in found for s in one[part]] for part in found[0]}
-
-
-@contextmanager
-def running(*processes: subprocess.Popen[bytes]) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        for process in processes:
-            process.terminate()
-        for process in processes:
-            process.wait()
 
 
 @contextmanager
@@ -347,8 +299,8 @@ def library() -> str:
     return str(path)
 
 
-def runner(program: str, engine: str, threads: int, *options: str) -> subprocess.Popen[bytes]:
-    command = [program, "--model", f"{engine} *", "--threads", str(threads), *options]
+def runner(program: str, engine: str, *options: str) -> subprocess.Popen[bytes]:
+    command = [program, "--model", f"{engine} *", "--threads", "1", *options]
     if engine == "onnxruntime":
         command += ["--onnxruntime", library()]
     environment = {name: value for name, value in os.environ.items() if name != "ORT_DYLIB_PATH"}
@@ -364,19 +316,18 @@ def put_model(name: str, file: str, **options: Any) -> tensorlend.Client:
 def study(arguments: Any, files: dict[str, str], kinds: list[type[Contender]], notes: list[str]) -> list[Row]:
     """Every model, number of clients and way, in turns."""
     rows: list[Row] = []
+    repeats = 1 if arguments.quick else 3
     ours = [kind for kind in kinds if issubclass(kind, Lend)]
     for kind in ours:
         put_model(f"{kind.engine} nothing", files["nothing"])
-    for model, size, rounds_of in (("ResNet-50", 1000, {1: 40, 8: 6, 28: 2}), ("mean of channels", 3, {1: 400, 8: 100, 28: 40})):
+    studied = (("ResNet-50", (1, 1000), {1: 40, 8: 6, 28: 2}), ("mean of channels", (1, 3, 1, 1), {1: 400, 8: 100, 28: 40}))
+    for model, shape, rounds_of in studied:
         for count in CLIENTS:
             clients_of = {kind.name: put_model(f"{kind.engine} {model}", files[model]) for kind in ours}
             rounds = max(rounds_of[count] // (4 if arguments.quick else 1), 2)
-            taken: dict[str, Times] = {kind.name: {} for kind in kinds}
-            with running(*(runner(arguments.runner, kind.engine, 1) for kind in ours for _ in range(WORKERS))):
-                for _ in range(1 if arguments.quick else 3):
-                    for kind in kinds:
-                        for part, seconds in clients(kind, count, model, files[model], rounds, 2, size).items():
-                            taken[kind.name].setdefault(part, []).extend(seconds)
+            with running(*(runner(arguments.runner, kind.engine) for kind in ours for _ in range(WORKERS))):
+                runs = interleaved(kinds, repeats, lambda kind: clients(kind, count, model, files[model], rounds, shape), warm=0)
+            taken = {kind.name: joined(found) for kind, found in runs.items()}
             for kind in ours:
                 clients_of[kind.name].delete_model(f"{kind.engine} {model}")
             for part in [*PARTS, "all of it"]:
@@ -445,7 +396,7 @@ def batches(arguments: Any, files: dict[str, str], notes: list[str]) -> list[Row
 
     alone_s: list[float] = []
     clients_s: list[float] = []
-    with running(runner(arguments.runner, Lend.engine, 1, "--batch-max", str(BATCH), "--batch-wait-ms", "100")):
+    with running(runner(arguments.runner, Lend.engine, "--batch-max", str(BATCH), "--batch-wait-ms", "100")):
         for _ in range(1 if arguments.quick else 3):
             alone_s += together(1, by_itself)[0]
             clients_s += [s for one in together(BATCH, by_clients) for s in one]
@@ -464,44 +415,30 @@ def batches(arguments: Any, files: dict[str, str], notes: list[str]) -> list[Row
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("inference"))
-    parser.add_argument("--runner", default="tensorlend-runner")
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--rten", action="store_true", help="also with the engine that is built into the runner")
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--out", type=Path, default=Path("inference"))
+    options.add_argument("--runner", default="tensorlend-runner")
+    options.add_argument("--quick", action="store_true")
+    options.add_argument("--rten", action="store_true", help="also with the engine that is built into the runner")
+    arguments = options.parse_args()
     notes: list[str] = []
     kinds: list[type[Contender]] = [Lend, InProcess, *([Rten] if arguments.rten else [])]
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory() as name, daemon(folder := Path(name)):
         files = models(folder)
-        os.environ["BENCH_REDIS"] = redis = str(folder / "redis.sock")
-        os.environ["TENSORLEND_SOCKET"] = socket = str(folder / "tensorlend.sock")
-        (folder / "config.toml").write_text('[pool]\nbytes_max = "4GiB"\n')
-        command = ["tensorlendd", "--socket", socket, "--config", str(folder / "config.toml")]
-        with running(*started(command, socket, {})):
-            if shutil.which("redis-server"):
-                # The honest opponent: without these, glibc maps and unmaps every large value.
-                tuned = {"MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_MMAP_THRESHOLD_": str(1 << 30)}
-                command = ["redis-server", "--port", "0", "--unixsocket", redis, "--save", "", "--appendonly", "no"]
-                workers = forked(lambda: redis_worker({model: files[model] for model in ("ResNet-50", "mean of channels")}), WORKERS)
-                with running(*started(command, redis, tuned)), workers:
-                    rows = study(arguments, files, [*kinds, Redis], notes)
+        os.environ["BENCH_REDIS"] = str(folder / "redis.sock")
+        with ExitStack() as servers:
+            try:
+                servers.enter_context(redis_server(folder))
+            except ImportError as error:
+                notes.append(f"Left out: Redis ({error}).")
             else:
-                rows = study(arguments, files, kinds, notes)
-                notes.append("Left out: Redis (redis-server is not installed).")
-            rows += batches(arguments, files, notes)
+                of_study = {model: files[model] for model in ("ResNet-50", "mean of channels")}
+                servers.enter_context(forked(lambda: redis_worker(of_study), WORKERS))
+                kinds.append(Redis)
+            rows = study(arguments, files, kinds, notes)
+        rows += batches(arguments, files, notes)
     title = "Inference next to the data, from Python"
     save(arguments.out, title, rows, Lend.name, notes, columns=lambda n: f"{n} client{'s' * (n > 1)}")
-
-
-def started(command: list[str], socket: str, environment: dict[str, str]) -> Iterable[subprocess.Popen[bytes]]:
-    """A server, once its socket is there."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, **environment})
-    while not os.path.exists(socket):
-        assert process.poll() is None, f"{command[0]} has ended"
-        time.sleep(0.01)
-    return [process]
 
 
 if __name__ == "__main__":

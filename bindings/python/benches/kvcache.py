@@ -9,15 +9,12 @@ rounds.
 
 from __future__ import annotations
 
-import argparse
-import json
-import statistics
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from measure import machine
+from measure import machine, parser, spread, write
 
 import tensorlend
 
@@ -84,11 +81,10 @@ def timed_ms(work: Callable[[Any], None], client: Any) -> float:
 
 def main() -> None:
     """Prints a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tokens", type=int, default=2048)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--json")
-    arguments = parser.parse_args()
+    options = parser(__doc__, rounds=9)
+    options.add_argument("--tokens", type=int, default=2048)
+    options.add_argument("--json")
+    arguments = options.parse_args()
     found: dict[str, dict[str, dict[str, list[float]]]] = {}
     with tensorlend.embedded() as broker, broker.connect() as engine, broker.connect() as other:
         for model, shape in MODELS.items():
@@ -106,11 +102,9 @@ def main() -> None:
     for model, rows in found.items():
         print(f"\n{model}, {arguments.tokens} tokens, ms")
         for layout, steps in rows.items():
-            cells = [f"{step} {statistics.median(ms):.2f} ({min(ms):.2f} to {max(ms):.2f})" for step, ms in steps.items()]
+            cells = [f"{step} {spread(ms)}" for step, ms in steps.items()]
             print(f"{layout:<22}" + "  ".join(cells))
-    if arguments.json:
-        with open(arguments.json, "w") as file:
-            json.dump({"machine": machine(), "tokens": arguments.tokens, "ms": found}, file, indent=1)
+    write(arguments.json, tokens=arguments.tokens, ms=found)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ its tokens are right, and the exit status of an engine that has died.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import pathlib
@@ -22,7 +21,7 @@ import tempfile
 import time
 from typing import Any
 
-from measure import machine
+from measure import machine, parser
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "tests"))
 import vllm_engine
@@ -133,11 +132,11 @@ def run(contender: type[LMCache] | type[Tensorlend], number: int, folder: pathli
 
 def main() -> None:
     """Prints a table for each contender."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--signal", choices=["TERM", "KILL"], default="KILL")
+    options = parser(__doc__)
+    options.add_argument("--signal", choices=["TERM", "KILL"], default="KILL")
     contenders = {"lmcache": LMCache, "tensorlend": Tensorlend}
-    parser.add_argument("--contender", choices=contenders, action="append")
-    arguments = parser.parse_args()
+    options.add_argument("--contender", choices=contenders, action="append")
+    arguments = options.parse_args()
     print(machine())
     for name in arguments.contender or contenders:
         print(f"\n{name}, SIG{arguments.signal}\n\n| when | request | time, s | tokens from the cache | right tokens |\n|---|---|--:|--:|---|", flush=True)

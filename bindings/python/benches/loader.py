@@ -7,13 +7,13 @@ Samples are (1, 28, 28) float32 with an int64 label, fetched one by one. Each fi
 and the most; the methods take turns within a round, so that a busy machine hits all of them. Needs torch.
 """
 
-import argparse
 import itertools
 import multiprocessing
 import statistics
 import time
 
 import torch
+from measure import interleaved, parser, spread
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from tensorlend.torch import SharedLoader
@@ -124,18 +124,18 @@ def modes(size, rounds):
         "reads all": dict.fromkeys(loaders, lambda pictures: pictures.sum()),
         "adds 1 to all": {"read": lambda pictures: pictures + 1, "cow": lambda pictures: pictures.add_(1)},
     }
-    times = {(name, mode): [] for name in ["next", *works] for mode in loaders}
-    for number in range(rounds + 1):
-        for mode, loader in loaders.items():
-            taken = {"next": nexts(loader), **{name: [use(loader, work[mode])] for name, work in works.items()}}
-            for name, values in taken.items():
-                # The first round starts the workers and maps their memory.
-                times[name, mode].extend(values if number else [])
+
+    def once(mode):
+        loader = loaders[mode]
+        return {"next": nexts(loader), **{name: [use(loader, work[mode])] for name, work in works.items()}}
+
+    # The first round starts the workers and maps their memory.
+    taken = interleaved(loaders, rounds, once)
     print(f"\nmodes, us for each batch of {size}; next: the batch is there; the others: the trainer's work in an epoch")
     for name in ["next", *works]:
-        read, cow = (times[name, mode] for mode in loaders)
+        read, cow = ([value for one in taken[mode] for value in one[name]] for mode in loaders)
         ratio = statistics.median(cow) / statistics.median(read)
-        print(f"  {name:16} read {told(read, 1e6):>34}   cow {told(cow, 1e6):>34}   {ratio:6.2f}x")
+        print(f"  {name:16} read {spread(read, unit=1e6):>34}   cow {spread(cow, unit=1e6):>34}   {ratio:6.2f}x")
     for loader in loaders.values():
         loader.close()
 
@@ -169,15 +169,12 @@ def end(kind, method):
 def ends(rounds):
     """Prints how long a trainer takes to end, for each start method of the trainer and its two workers."""
     kinds, methods = {"SharedLoader": SharedLoader, "DataLoader": DataLoader}, ["fork", "spawn", "forkserver"]
-    times = {(method, name): [] for method in methods for name in kinds}
-    for _ in range(rounds):
-        for method, name in times:
-            times[method, name].append(end(kinds[name], method))
+    times = interleaved(itertools.product(methods, kinds), rounds, lambda it: end(kinds[it[1]], it[0]), warm=0)
     print("\nms from the trainer's last line to its end, persistent workers, an epoch unfinished")
     for method in methods:
         ours, theirs = (times[method, name] for name in kinds)
         ratio = statistics.median(ours) / statistics.median(theirs)
-        print(f"  {method:12} SharedLoader {told(ours, 1e3):>28}   DataLoader {told(theirs, 1e3):>28}   {ratio:6.2f}x")
+        print(f"  {method:12} SharedLoader {spread(ours, unit=1e3):>28}   DataLoader {spread(theirs, unit=1e3):>28}   {ratio:6.2f}x")
 
 
 class Slices:
@@ -238,31 +235,21 @@ def steps(given):
             "SharedLoader, 1 worker": SharedLoader(TensorDataset(pictures, labels), size, 1, **shared),
         }
         learners = {name: trainer() for name in loaders}
-        times = {name: [] for name in loaders}
-        for number in range(given.rounds + 1):
-            for name, loader in loaders.items():
-                taken = between(loader, learners[name], at_once)
-                # The first round starts the workers. The first batch of an epoch waits for the worker.
-                times[name].extend(taken[1:] if number else [])
+        # The first round starts the workers. The first batch of an epoch waits for the worker.
+        taken = interleaved(loaders, given.rounds, lambda name: between(loaders[name], learners[name], at_once)[1:])
         print(f"\nnext in us between steps of training, for each batch of {size}, {at_once} taken at once: median (10 % to 90 %)")
-        for name, values in times.items():
+        for name, runs in taken.items():
+            values = list(itertools.chain(*runs))
             tenths = statistics.quantiles(values, n=10)
             print(f"  {name:40}{statistics.median(values) * 1e6:9.2f} ({tenths[0] * 1e6:.2f} to {tenths[-1] * 1e6:.2f})")
-        del loaders, loader
-
-
-def told(values, unit):
-    """Median (least to most)."""
-    values = [value * unit for value in values]
-    return f"{statistics.median(values):9.2f} ({min(values):.2f} to {max(values):.2f})"
+        loaders.clear()
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--samples", type=int, default=16384)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--part", choices=["epochs", "steps", "modes", "ends"])
-    given = parser.parse_args()
+    options = parser(__doc__, rounds=7)
+    options.add_argument("--samples", type=int, default=16384)
+    options.add_argument("--part", choices=["epochs", "steps", "modes", "ends"])
+    given = options.parse_args()
     print(f"{given.samples} samples, {given.rounds} rounds, torch {torch.__version__}")
     if given.part in (None, "ends"):
         ends(given.rounds)
@@ -283,29 +270,22 @@ def epochs(given):
     for size in BATCHES:
         print(f"\nepoch in ms, batches of {size}")
         loaders = methods(pictures, labels, size)
-        times = {name: [] for name in loaders}
-        for loader in loaders.values():
-            epoch(loader)
-        for _ in range(given.rounds):
-            for name, loader in loaders.items():
-                times[name].append(epoch(loader))
+        times = interleaved(loaders, given.rounds, lambda name: epoch(loaders[name]))
         least = statistics.median(times["SharedLoader, 2 workers"])
         for name, values in times.items():
-            print(f"  {name:40}{told(values, 1e3):>34}   {statistics.median(values) / least:6.2f}x")
-        del loaders, loader
+            print(f"  {name:40}{spread(values, unit=1e3):>34}   {statistics.median(values) / least:6.2f}x")
+        loaders.clear()
         ahead = min(given.samples, AHEAD * size)
         print(f"next in us when the batch is there, batches of {size}")
         loaders = methods(pictures[:ahead].clone(), labels[:ahead].clone(), size, AHEAD)
-        times = {name: [] for name in loaders}
-        for _ in range(given.rounds + 1):
-            for name, loader in loaders.items():
-                if name != "DataLoader, 0 workers" and ahead == AHEAD * size:
-                    times[name].extend(nexts(loader))
+        # Without workers, and with fewer batches, no batch is there.
+        timed = [name for name in loaders if name != "DataLoader, 0 workers" and ahead == AHEAD * size]
+        taken = interleaved(timed, given.rounds + 1, lambda name: nexts(loaders[name]), warm=0)
+        times = {name: list(itertools.chain(*runs)) for name, runs in taken.items()}
         for name, values in times.items():
-            if values:
-                print(f"  {name:40}{told(values, 1e6):>34}")
-        del loaders, loader
-        if times["SharedLoader, 1 worker"]:
+            print(f"  {name:40}{spread(values, unit=1e6):>34}")
+        loaders.clear()
+        if times:
             trained = statistics.median(training(pictures, labels, size) for _ in range(given.rounds))
             share = statistics.median(times["SharedLoader, 1 worker"]) * -(-given.samples // size) / trained
             print(f"of an epoch of training a small model ({trained * 1e3:.1f} ms): {share:.2%}")

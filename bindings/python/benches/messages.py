@@ -9,14 +9,15 @@ least of them. At the end, the script counts the requests to the daemon for each
 
 from __future__ import annotations
 
-import argparse
+import itertools
 import multiprocessing
 import statistics
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from measure import machine, size
+from measure import described, interleaved, parser, size
 
 import tensorlend
 import tensorlend.multiprocessing
@@ -45,9 +46,7 @@ def pass_on(inbox: Any, answers: Any) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=100)
-    arguments = parser.parse_args()
+    arguments = parser(__doc__, rounds=100).parse_args()
     client = tensorlend.embedded().connect()
     installs: dict[str, Any] = {
         "pickle": tensorlend.multiprocessing.uninstall,
@@ -63,25 +62,26 @@ def main() -> None:
     (bare_inbox, bare), (bare_back, bare_answers) = context.Pipe(duplex=False), context.Pipe(duplex=False)
     context.Process(target=pass_on, args=(bare_inbox, bare_answers), daemon=True).start()
     hops = {"pipe": (bare.send, bare_back)}
-    print(f"{machine()['machine']}, Python {machine()['python']}, medians of {arguments.rounds} rounds (and the least), in us\n")
+    print(described(f"medians of {arguments.rounds} rounds (and the least), in us"), end="\n\n")
     print(f"| array | {' | '.join(installs)} | ratios of the medians: cow, read |")
     print("|---|" + "---:|" * (len(installs) + 1))
     for nbytes in SIZES:
-        times: dict[str, list[float]] = {name: [] for name in installs}
-        for number in range(arguments.rounds + 5):
-            for name, install in installs.items():
-                install()
-                value = number % 251 + 1
-                send, back = hops.get(name, (inbox.put, here))
-                began = time.perf_counter()
-                if name in ("floor", "pipe"):
-                    send(1 if name == "floor" else b"x" * 85)
-                else:
-                    send(np.full(nbytes, value, dtype=np.uint8))
-                found = back.recv_bytes()
-                assert name in ("floor", "pipe") or found == bytes([value]), "the receiver read another message"
-                if number >= 5:
-                    times[name].append((time.perf_counter() - began) * 1e6)
+        numbers = itertools.count()
+
+        def hop(name: str, nbytes: int = nbytes, numbers: Iterator[int] = numbers) -> float:
+            installs[name]()
+            value = next(numbers) % 251 + 1
+            send, back = hops.get(name, (inbox.put, here))
+            began = time.perf_counter()
+            if name in ("floor", "pipe"):
+                send(1 if name == "floor" else b"x" * 85)
+            else:
+                send(np.full(nbytes, value, dtype=np.uint8))
+            found = back.recv_bytes()
+            assert name in ("floor", "pipe") or found == bytes([value]), "the receiver read another message"
+            return (time.perf_counter() - began) * 1e6
+
+        times = interleaved(installs, arguments.rounds, hop, warm=5)
         cells = [f"{statistics.median(found):,.0f} ({min(found):,.0f})" for found in times.values()]
         middle = [statistics.median(found) for found in times.values()]
         ratios = f"{middle[0] / middle[1]:.1f}, {middle[0] / middle[2]:.1f}"

@@ -12,7 +12,6 @@ items, it needs 25 GiB of memory.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import itertools
 import json
@@ -21,7 +20,6 @@ import os
 import pickle
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measure import machine
+from measure import again, described, family, interleaved, parser, pss, write
 
 WORKERS = 8
 BATCH = 64
@@ -168,7 +166,7 @@ def run_torch(contender: str, method: str, items: int, folder: str) -> dict[str,
     torch.set_num_threads(1)
     data = made(contender, items, folder)
     gc.collect()
-    alone = pss([os.getpid()])
+    alone = pss(os.getpid())
     began = time.perf_counter()
     loader = torch.utils.data.DataLoader(
         Rows(data),  # type: ignore[arg-type]
@@ -186,7 +184,7 @@ def run_torch(contender: str, method: str, items: int, folder: str) -> dict[str,
             began = time.perf_counter()
         if number == len(loader) - WORKERS - 1:
             rate = (count - BATCH) / (time.perf_counter() - began)
-            total = pss(family())
+            total = pss(*family())
     began = time.perf_counter()
     several = random.Random(0).sample(range(items), min(items, BARE_MAX))
     for index in several:
@@ -195,38 +193,13 @@ def run_torch(contender: str, method: str, items: int, folder: str) -> dict[str,
     return {"alone": alone, "total": total, "first": first, "rate": rate, "bare_us": bare * 1e6}
 
 
-def pss(pids: list[int]) -> int:
-    """Bytes of memory of these processes; what several share is divided among them."""
-    total = 0
-    for pid in pids:
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                total += int(line.split()[1]) * 1024
-    return total
-
-
-def family() -> list[int]:
-    """This process and all that come from it: workers, the fork server, the resource tracker."""
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-    found = [os.getpid()]
-    for pid in found:
-        found += [child for child, parent in parents.items() if parent == pid]
-    return found
-
-
 def run(contender: str, method: str, items: int, folder: str) -> dict[str, Any]:
     """One run, in this process."""
     began = time.perf_counter()
     data = made(contender, items, folder)
     gc.collect()
     build = time.perf_counter() - began
-    alone = pss([os.getpid()])
+    alone = pss(os.getpid())
     context = multiprocessing.get_context(method)
     if method == "forkserver":
         context.set_forkserver_preload(["numpy", "tensorlend"])
@@ -251,7 +224,7 @@ def run(contender: str, method: str, items: int, folder: str) -> dict[str, Any]:
         count += len(message[1])
         if count == items:
             rate = (count - before) / (time.perf_counter() - began)
-    total = pss(family())
+    total = pss(*family())
     end.wait()
     for worker in workers:
         worker.join()
@@ -259,10 +232,11 @@ def run(contender: str, method: str, items: int, folder: str) -> dict[str, Any]:
 
 
 def one(contender: str, method: str, items: int, torch: bool) -> dict[str, Any]:
-    """One run, in a process of its own."""
+    """Returns the results of one run, in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="objects-") as folder:
-        command = [sys.executable, __file__, "--run", contender, method, folder, "--items", str(items), *(["--torch"] if torch else [])]
-        return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=3000).stdout)
+        found: dict[str, Any] = again(__file__, "--run", contender, method, folder, "--items", items, *["--torch"] * torch)
+    print(f"{method}, {contender}, {items} items", found, file=sys.stderr)
+    return found
 
 
 def middle(rounds: list[dict[str, Any]], what: str) -> float:
@@ -270,48 +244,42 @@ def middle(rounds: list[dict[str, Any]], what: str) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--items", type=int, default=150_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--torch", action="store_true", help="with torch's DataLoader")
-    parser.add_argument("--methods", nargs="+", default=METHODS)
-    parser.add_argument("--contenders", nargs="+", default=CONTENDERS)
-    parser.add_argument("--skip", nargs="+", default=[])
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--run", nargs=3)
-    arguments = parser.parse_args()
+    options = parser(__doc__, rounds=3)
+    options.add_argument("--items", type=int, default=150_000)
+    options.add_argument("--torch", action="store_true", help="with torch's DataLoader")
+    options.add_argument("--methods", nargs="+", default=METHODS)
+    options.add_argument("--contenders", nargs="+", default=CONTENDERS)
+    options.add_argument("--skip", nargs="+", default=[])
+    options.add_argument("--json", type=Path)
+    options.add_argument("--run", nargs=3)
+    arguments = options.parse_args()
     if arguments.run:
         print(json.dumps((run_torch if arguments.torch else run)(*arguments.run[:2], arguments.items, arguments.run[2])))
         return
-    rounds: dict[str, list[dict[str, Any]]] = {}
-    for _ in range(arguments.rounds):
-        for method in arguments.methods:
-            for contender in arguments.contenders:
-                if f"{method}, {contender}" in arguments.skip:
-                    continue
-                # With few items: what the processes themselves take.
-                for items in (2 * WORKERS * BATCH, arguments.items):
-                    key = f"{method}, {contender}{'' if items == arguments.items else ', empty'}"
-                    rounds.setdefault(key, []).append(one(contender, method, items, arguments.torch))
-                    print(key, rounds[key][-1], file=sys.stderr)
-    start = arguments.methods[0]
-    copy = middle(rounds[f"{start}, plain list"], "alone") - middle(rounds[f"{start}, plain list, empty"], "alone")
-    print(f"{machine()['machine']}, Python {machine()['python']}, {arguments.items:,} items, {WORKERS} workers, medians of {arguments.rounds} runs")
+    cases = itertools.product(arguments.methods, arguments.contenders)
+    cases = [(method, contender) for method, contender in cases if f"{method}, {contender}" not in arguments.skip]
+    # With few items: the memory of the processes themselves.
+    few = 2 * WORKERS * BATCH
+    measured = itertools.product(cases, (few, arguments.items))
+    found = interleaved(measured, arguments.rounds, lambda it: one(it[0][1], it[0][0], it[1], arguments.torch), warm=0)
+
+    def added(case: tuple[str, str], what: str) -> float:
+        return middle(found[case, arguments.items], what) - middle(found[case, few], what)
+
+    copy = added((arguments.methods[0], "plain list"), "alone")
+    print(described(f"{arguments.items:,} items", f"{WORKERS} workers", f"medians of {arguments.rounds} runs"))
     print(f"one copy as a list: {copy / 2**20:.0f} MiB\n")
     print("| start | dataset | memory of the data, all processes | in copies of the list | first batch | items/s | one item |")
     print("|---|---|---:|---:|---:|---:|---:|")
-    for method in arguments.methods:
-        for contender in arguments.contenders:
-            if f"{method}, {contender}" in arguments.skip:
-                continue
-            runs = rounds[f"{method}, {contender}"]
-            memory = middle(runs, "total") - middle(rounds[f"{method}, {contender}, empty"], "total")
-            print(
-                f"| {method} | {contender} | {memory / 2**20:,.0f} MiB | {memory / copy:.2f} | {middle(runs, 'first'):.2f} s "
-                f"| {middle(runs, 'rate'):,.0f} | {middle(runs, 'bare_us'):.1f} us |"
-            )
-    if arguments.json:
-        arguments.json.write_text(json.dumps({**machine(), "items": arguments.items, "runs": rounds}, indent=1))
+    for case in cases:
+        method, contender = case
+        runs, memory = found[case, arguments.items], added(case, "total")
+        print(
+            f"| {method} | {contender} | {memory / 2**20:,.0f} MiB | {memory / copy:.2f} | {middle(runs, 'first'):.2f} s "
+            f"| {middle(runs, 'rate'):,.0f} | {middle(runs, 'bare_us'):.1f} us |"
+        )
+    runs_of = {", ".join(case) + ("" if items != few else ", empty"): runs for (case, items), runs in found.items()}
+    write(arguments.json, items=arguments.items, runs=runs_of)
 
 
 if __name__ == "__main__":

@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import tensorlend
-from measure import Row, row, save
+from measure import Row, interleaved, parser, row, save
 
 REFERENCE = "floor: numpy.copyto into warm memory"
 
@@ -25,9 +24,9 @@ def timed(call: Callable[[], object], repeat: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("python-overhead"))
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--out", type=Path, default=Path("python-overhead"))
+    arguments = options.parse_args()
     rows: list[Row] = []
     with tensorlend.embedded('[pool]\nbytes_max = "4GiB"\n') as broker, broker.connect() as client:
         for nbytes in (1 << 10, 1 << 16, 1 << 20, 1 << 24):
@@ -45,13 +44,8 @@ def main() -> None:
                 "get, copy on write": lambda: client.get("array", mode="cow"),
             }
             repeat = max(3, min(2000, (1 << 27) // nbytes))
-            seconds: dict[str, list[float]] = {name: [] for name in calls}
-            for block in range(12):
-                for name, call in calls.items():
-                    took = timed(call, max(3, repeat // (20 if name.endswith("write") else 1)))
-                    if block:
-                        seconds[name].append(took)
-            rows += [row("one call", name, nbytes, took) for name, took in seconds.items()]
+            taken = interleaved(calls, 11, lambda name: timed(calls[name], max(3, repeat // (20 if name.endswith("write") else 1))))
+            rows += [row("one call", name, nbytes, took) for name, took in taken.items()]
     save(arguments.out, "What a call costs, from Python", rows, REFERENCE, [])
 
 

@@ -18,6 +18,7 @@ memory, and the indices of free and of full places go through two sockets.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import multiprocessing
@@ -36,6 +37,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from measure import markdown, parser, redis_server, spread
 
 #: Length of an array in bytes, and the number of arrays of all producers together.
 SIZES = {64: 6000, 1 << 10: 6000, 1 << 20: 600}
@@ -152,16 +154,22 @@ def lent_arrays(jobs: Any, how: str) -> Iterator[np.ndarray[Any, Any]]:
         yield array
 
 
-def work(produces: bool, theirs: dict[str, Any], barriers: dict[int, Any], orders: Any) -> None:
-    """Takes part in turns, as a producer or as a consumer."""
-    import tensorlend
-
-    jobs = tensorlend.connect().queue("bench", maxsize=WAITING)
+def other_queues(theirs: dict[str, Any]) -> dict[str, Any]:
+    """Returns this process's ends of the other contenders' queues."""
     queues = {"multiprocessing": theirs["queue"]}
     if HAS_TORCH:
         queues["torch"] = Torch(theirs["torch"])
     if HAS_REDIS:
         queues |= {"redis": Redis(theirs["redis"], 1), "redis, 16": Redis(theirs["redis"], TOGETHER)}
+    return queues
+
+
+def work(produces: bool, theirs: dict[str, Any], barriers: dict[int, Any], orders: Any) -> None:
+    """Takes part in turns, as a producer or as a consumer."""
+    import tensorlend
+
+    jobs = tensorlend.connect().queue("bench", maxsize=WAITING)
+    queues = other_queues(theirs)
     while order := orders.recv():
         how, length, count, each = order
         queue = theirs["floors"][length] if how == "floor" else queues.get(how, jobs)
@@ -200,7 +208,7 @@ def lead() -> None:
     import tensorlend
 
     context = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory() as folder, tensorlend.embedded() as broker:
+    with tempfile.TemporaryDirectory() as folder, tensorlend.embedded() as broker, contextlib.ExitStack() as servers:
         os.environ["TENSORLEND_SOCKET"] = broker.address
         barriers = {each: context.Barrier(2 * each + 1) for each in SHAPES}
         theirs: dict[str, Any] = {"queue": context.Queue(WAITING), "floors": {length: Floor(length) for length in SIZES}}
@@ -208,24 +216,17 @@ def lead() -> None:
             import torch.multiprocessing
 
             theirs["torch"] = torch.multiprocessing.get_context("spawn").Queue(WAITING)
-        redis_server = None
+        redis = None
         if HAS_REDIS:
-            theirs["redis"] = f"{folder}/redis"
-            options = ["--port", "0", "--unixsocket", theirs["redis"], "--save", "", "--dir", folder, "--loglevel", "warning"]
-            redis_server = subprocess.Popen(["redis-server", *options], stdout=subprocess.DEVNULL)
-            while not os.path.exists(theirs["redis"]):
-                time.sleep(0.01)
+            theirs["redis"] = f"{folder}/redis.sock"
+            redis = servers.enter_context(redis_server(folder))
         ends = {}
         for produces in (True, False):
             for number in range(max(SHAPES)):
                 ends[produces, number], there = context.Pipe()
                 context.Process(target=work, args=(produces, theirs, barriers, there), daemon=True).start()
         jobs = tensorlend.connect().queue("bench")
-        queues: dict[str, Any] = {"multiprocessing": theirs["queue"]}
-        if HAS_TORCH:
-            queues["torch"] = Torch(theirs["torch"])
-        if HAS_REDIS:
-            queues |= {"redis": Redis(theirs["redis"], 1), "redis, 16": Redis(theirs["redis"], TOGETHER)}
+        queues = other_queues(theirs)
         for line in sys.stdin:
             how, length, count, each = json.loads(line)
             for number in range(each):
@@ -233,7 +234,7 @@ def lead() -> None:
                     ends[produces, number].send((how, length, count, each))
             barriers[each].wait()
             began, used = time.perf_counter(), time.process_time()
-            served = processor_s(redis_server.pid) if redis_server else 0
+            served = processor_s(redis.pid) if redis else 0
             spent = sum(ends[True, number].recv() for number in range(each))
             # The threads of `multiprocessing.Queue` may still be sending.
             while how in ("multiprocessing", "torch") and theirs["queue" if how == "multiprocessing" else how].qsize():
@@ -244,42 +245,33 @@ def lead() -> None:
             took = time.perf_counter() - began
             # The daemon's threads are part of this process.
             spent += time.process_time() - used
-            if redis_server and how.startswith("redis"):
-                spent += processor_s(redis_server.pid) - served
+            if redis and how.startswith("redis"):
+                spent += processor_s(redis.pid) - served
             number = count // each * each
             print(json.dumps([number / took, spent / number * 1e6]), flush=True)
         for end in ends.values():
             end.send(None)
         for floor in theirs["floors"].values():
             floor.memory.unlink()
-        if redis_server:
-            redis_server.terminate()
-            redis_server.wait()
 
 
 def table(title: str, place: int, digits: int, found: dict[str, dict[str, list[list[float]]]]) -> None:
-    contenders = next(iter(found.values()))
     print(f"\n{title}: median (least to most), ratio of the medians to multiprocessing\n")
-    print("| array, processes | " + " | ".join(contenders) + " |\n|" + "---|" * (len(contenders) + 1))
+    rows = []
     for case, results in found.items():
         values = {how: [result[place] for result in of] for how, of in results.items()}
-        medians = {how: statistics.median(of) for how, of in values.items()}
-        ratios = {how: median / medians["multiprocessing"] for how, median in medians.items()}
-        cells = [
-            f"{medians[how]:,.{digits}f} ({min(of):,.{digits}f} to {max(of):,.{digits}f}), {ratios[how]:.2f}"
-            for how, of in values.items()
-        ]
-        print(f"| {case} | " + " | ".join(cells) + " |")
+        base = statistics.median(values["multiprocessing"])
+        rows.append([case, *(f"{spread(of, digits)}, {statistics.median(of) / base:.2f}" for of in values.values())])
+    print(markdown(["array, processes", *next(iter(found.values()))], rows))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--lengths", type=int, nargs="+", default=list(SIZES), help="lengths of the arrays in bytes")
-    parser.add_argument("--json")
-    parser.add_argument("--before")
-    parser.add_argument("--lead", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    arguments = parser(__doc__, rounds=5)
+    arguments.add_argument("--lengths", type=int, nargs="+", default=list(SIZES), help="lengths of the arrays in bytes")
+    arguments.add_argument("--json")
+    arguments.add_argument("--before")
+    arguments.add_argument("--lead", action="store_true", help=argparse.SUPPRESS)
+    options = arguments.parse_args()
     if options.lead:
         lead()
         return

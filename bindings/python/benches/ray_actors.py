@@ -9,15 +9,13 @@ copies a tensor of torch by a pickle, and lets an array of numpy stand in the st
 
 from __future__ import annotations
 
-import argparse
-import os
 import statistics
 import time
 from typing import Any
 
 import ray
 import torch
-from measure import PAGE, machine, size
+from measure import PAGE, described, interleaved, parser, size, spread
 
 import tensorlend
 import tensorlend.ray
@@ -56,30 +54,29 @@ def actor() -> Any:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--mode", choices=["cow", "read"], default="cow", help="of the receiver's tensors")
-    arguments = parser.parse_args()
+    options = parser(__doc__, rounds=30)
+    options.add_argument("--mode", choices=["cow", "read"], default="cow", help="of the receiver's tensors")
+    arguments = options.parse_args()
     with tensorlend.embedded() as broker:
         tensorlend.ray.install(client=broker.connect(), mode=arguments.mode)
         ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=2 << 30)
         Actor = actor()
         producer, consumer = Actor.remote(), Actor.remote()
-        print(f"{machine()['machine']}, Python {machine()['python']}, ray {ray.__version__}, torch {torch.__version__}, load {os.getloadavg()}")
+        print(described(f"ray {ray.__version__}", f"torch {torch.__version__}"))
         print("| tensor | torch | numpy | lent | torch / lent | numpy / lent |\n|---|---:|---:|---:|---:|---:|")
         for nbytes in SIZES:
-            times: dict[str, list[float]] = {"torch": [], "numpy": [], "lent": []}
-            for number in range(arguments.rounds + 3):
-                for name, found in times.items():
-                    began = time.perf_counter()
-                    looked = ray.get(consumer.look.remote(getattr(producer, name).remote(nbytes)))
-                    elapsed = (time.perf_counter() - began) * 1e3
-                    # A sum of numpy's bytes is a whole number, too.
-                    assert looked == -(-nbytes // PAGE), looked
-                    if number >= 3:
-                        found.append(elapsed)
+
+            def hop(name: str, nbytes: int = nbytes) -> float:
+                began = time.perf_counter()
+                looked = ray.get(consumer.look.remote(getattr(producer, name).remote(nbytes)))
+                elapsed = time.perf_counter() - began
+                # A sum of numpy's bytes is a whole number, too.
+                assert looked == -(-nbytes // PAGE), looked
+                return elapsed * 1e3
+
+            times = interleaved(("torch", "numpy", "lent"), arguments.rounds, hop, warm=3)
             middle = {name: statistics.median(found) for name, found in times.items()}
-            cells = [f"{middle[name]:,.2f} ({min(found):,.2f} to {max(found):,.2f})" for name, found in times.items()]
+            cells = [spread(found) for found in times.values()]
             ratios = [f"{middle[name] / middle['lent']:.2f}" for name in ("torch", "numpy")]
             print(f"| {size(nbytes)} | {' | '.join([*cells, *ratios])} |", flush=True)
         ray.shutdown()

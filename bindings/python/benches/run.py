@@ -9,15 +9,15 @@ segment. The time is that of the program's work, without its start. Both contend
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+from measure import family, interleaved, parser, smaps, spread
 
 LOADER = """
 class Pictures(torch.utils.data.Dataset):
@@ -161,28 +161,16 @@ def source(name: str) -> str:
     return f"import sys, time\n{definitions}\nif __name__ == '__main__':\n    if True:\n        began = time.perf_counter()\n{work}\n        print(time.perf_counter() - began)\n"
 
 
-def tree(root: int) -> list[int]:
-    """Returns the numbers of a process and of its descendants."""
-    found = [root]
-    for pid in found:
-        for children in Path(f"/proc/{pid}/task").glob("*/children"):
-            with contextlib.suppress(OSError):
-                found += map(int, children.read_text().split())
-    return found
-
-
 def memory(root: int) -> tuple[float, float]:
     """Returns the PSS of a program in MiB, and its memory with all of its shared memory, mapped or not."""
     private = mapped = 0
     shared: dict[tuple[int, int], int] = {}
     paths = list(Path("/dev/shm").glob(f"*_{root}_*/*"))
-    for pid in tree(root):
+    for pid in family(root):
         with contextlib.suppress(OSError):
-            for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-                if line.startswith(("Pss_Anon:", "Pss_File:")):
-                    private += int(line.split()[1]) << 10
-                elif line.startswith("Pss_Shmem:"):
-                    mapped += int(line.split()[1]) << 10
+            kinds = smaps(pid)
+            private += kinds["Pss_Anon"] + kinds["Pss_File"]
+            mapped += kinds["Pss_Shmem"]
             descriptors = Path(f"/proc/{pid}/fd").iterdir()
             paths += [path for path in descriptors if os.readlink(path).startswith(("/memfd:", "/dev/shm/"))]
     for path in paths:
@@ -205,17 +193,11 @@ def measure(program: Path, under: list[str], environment: dict[str, str]) -> tup
     return *peaks, float(process.stdout.read())
 
 
-def shown(values: list[float], digits: int) -> str:
-    middle, least, most = (f"{value:,.{digits}f}" for value in (statistics.median(values), min(values), max(values)))
-    return f"{middle} ({least} to {most})"
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options = parser(__doc__, rounds=5)
     names = [*PROGRAMS, *CHANGES]
-    parser.add_argument("programs", nargs="*", default=names, metavar="PROGRAM", help=", ".join(names))
-    parser.add_argument("--rounds", type=int, default=5)
-    arguments = parser.parse_args()
+    options.add_argument("programs", nargs="*", default=names, metavar="PROGRAM", help=", ".join(names))
+    arguments = options.parse_args()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TENSORLEND")}
     heads = [f"{what}: plain | `tensorlend run` | ratio" for what in ("PSS, MiB", "with unmapped, MiB", "s")]
     print(f"| program | {' | '.join(heads)} |\n|---|{'--:|' * 9}")
@@ -227,12 +209,12 @@ def main() -> None:
             changed.write_text(source(of).replace(before, after, 1) if before else source(of))
             under = [] if before else ["-m", "tensorlend.run"]
             contenders: list[tuple[Path, list[str]]] = [(plain_program, []), (changed, under)]
-            found = [[measure(*contender, environment) for contender in contenders] for _ in range(arguments.rounds)]
+            found = interleaved((0, 1), arguments.rounds, lambda which: measure(*contenders[which], environment), warm=0)
             cells = []
             for at, digits in ((0, 0), (1, 0), (2, 2)):
-                plain, lent = ([round_[contender][at] for round_ in found] for contender in (0, 1))
+                plain, lent = ([result[at] for result in results] for results in found.values())
                 ratios = [after / before for before, after in zip(plain, lent, strict=True)]
-                cells += [shown(plain, digits), shown(lent, digits), shown(ratios, 2)]
+                cells += [spread(plain, digits), spread(lent, digits), spread(ratios)]
             print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 

@@ -8,8 +8,6 @@ An epoch of pictures (float32, 3x224x224, batches of 16 and of 1) by two forked 
 
 from __future__ import annotations
 
-import argparse
-import os
 import statistics
 import time
 import warnings
@@ -17,7 +15,7 @@ from typing import Any
 
 import accelerate
 import torch
-from measure import PAGE, machine
+from measure import PAGE, described, interleaved, parser, spread
 
 import tensorlend
 import tensorlend.accelerate
@@ -56,15 +54,13 @@ def epoch(batches: Any) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15)
-    arguments = parser.parse_args()
+    arguments = parser(__doc__, rounds=15).parse_args()
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     accelerator = accelerate.Accelerator(cpu=True)
     with tensorlend.embedded() as broker:
         client = broker.connect()
-        print(f"{machine()['machine']}, Python {machine()['python']}, torch {torch.__version__}, load {os.getloadavg()}")
+        print(described(f"torch {torch.__version__}"))
         print("| batch | torch | tensorlend.run | install() | install(mode=\"read\") |\n|---|---:|---:|---:|---:|")
         for size in (1, 16):
             loaders = {"torch": loader(accelerator, size)}
@@ -77,17 +73,9 @@ def main() -> None:
                 tensorlend.accelerate.install(client=client, mode=mode)  # type: ignore[arg-type]
                 loaders[mode] = loader(accelerator, size)
             tensorlend.accelerate.uninstall()
-            times: dict[str, list[float]] = {name: [] for name in loaders}
-            for number in range(arguments.rounds + 1):
-                for name, batches in loaders.items():
-                    taken = epoch(batches)
-                    if number:
-                        times[name].append(taken)
+            times = interleaved(loaders, arguments.rounds, lambda name: epoch(loaders[name]))
             base = statistics.median(times["torch"])
-            cells = [
-                f"{statistics.median(found):.2f} ({min(found):.2f} to {max(found):.2f}), {statistics.median(found) / base:.2f}"
-                for found in times.values()
-            ]
+            cells = [f"{spread(found)}, {statistics.median(found) / base:.2f}" for found in times.values()]
             print(f"| {size * 3 * 224 * 224 * 4 / (1 << 20):.1f} MiB | {' | '.join(cells)} |", flush=True)
 
 

@@ -7,8 +7,6 @@ vector environment itself. The contenders take turns in each round. In each step
 observations. With --out, writes STEM.json and STEM.md.
 """
 
-import argparse
-import json
 import os
 import statistics
 import time
@@ -17,7 +15,7 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv
-from measure import PAGE, machine
+from measure import PAGE, interleaved, markdown, parser, write
 
 from tensorlend.gymnasium import SharedVectorEnv
 
@@ -90,37 +88,33 @@ def run(envs, actions, seconds):
 
 def table(rows, count):
     """A Markdown table: contenders down, shapes across."""
-    head = [f"| {count} environments | " + " | ".join("x".join(map(str, shape)) for shape in SHAPES) + " |"]
-    lines = [*head, "|---|" + "--:|" * len(SHAPES)]
-    for name in dict.fromkeys(row["contender"] for row in rows):
-        cells = []
-        for shape in SHAPES:
-            some = {row["contender"]: row for row in rows if row["shape"] == list(shape) and row["environments"] == count}
-            row, base = some[name], next(iter(some.values()))
-            cells.append(f"{row['median']:,.0f} ({row['min']:,.0f} to {row['max']:,.0f}), {row['median'] / base['median']:.2f}x")
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    found = {(row["contender"], *row["shape"]): row for row in rows if row["environments"] == count}
+    contenders = dict.fromkeys(contender for contender, *_ in found)
+    reference = next(iter(contenders))
+
+    def cell(contender, shape):
+        row, base = found[contender, *shape], found[reference, *shape]
+        return f"{row['median']:,.0f} ({row['min']:,.0f} to {row['max']:,.0f}), {row['median'] / base['median']:.2f}x"
+
+    head = [f"{count} environments", *("x".join(map(str, shape)) for shape in SHAPES)]
+    return markdown(head, [[contender, *(cell(contender, shape) for shape in SHAPES)] for contender in contenders])
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=1.0)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--only", nargs="+", help="these contenders, the reference first")
-    options = parser.parse_args()
+    arguments = parser(__doc__, rounds=7)
+    arguments.add_argument("--seconds", type=float, default=1.0)
+    arguments.add_argument("--out", type=Path)
+    arguments.add_argument("--only", nargs="+", help="these contenders, the reference first")
+    options = arguments.parse_args()
     rows = []
     for shape in SHAPES:
         for count in COUNTS:
             made = contenders(shape, count, options.only)
             actions = np.zeros(count, np.int64)
-            rates = {name: [] for name in made}
             for envs in made.values():
                 envs.reset()
                 run(envs, actions, options.seconds / 4)
-            for _ in range(options.rounds):
-                for name, envs in made.items():
-                    rates[name].append(run(envs, actions, options.seconds))
+            rates = interleaved(made, options.rounds, lambda name: run(made[name], actions, options.seconds), warm=0)
             for name, envs in made.items():
                 envs.close()
                 found = {"median": statistics.median(rates[name]), "min": min(rates[name]), "max": max(rates[name])}
@@ -130,7 +124,7 @@ def main():
     print(tables)
     if options.out:
         versions = {"gymnasium": gymnasium.__version__, "numpy": np.__version__, "load": os.getloadavg()}
-        options.out.with_suffix(".json").write_text(json.dumps({**machine(), **versions, "rows": rows}, indent=1) + "\n")
+        write(options.out.with_suffix(".json"), **versions, rows=rows)
         options.out.with_suffix(".md").write_text(tables + "\n")
 
 

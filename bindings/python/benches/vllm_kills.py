@@ -19,7 +19,6 @@ no bytes in use. Needs the program `tensorlend` on the path, or TENSORLEND_BIN_D
 
 from __future__ import annotations
 
-import argparse
 import json
 import pathlib
 import random
@@ -28,7 +27,7 @@ import tempfile
 import time
 from typing import Any
 
-from measure import machine
+from measure import machine, parser
 from orphans import Orphans
 
 import tensorlend
@@ -158,11 +157,11 @@ def report(lines: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Kills until the number or the time is reached, and prints a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", type=pathlib.Path)
-    parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--seconds", type=float, default=float("inf"))
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("file", type=pathlib.Path)
+    options.add_argument("--kills", type=int, default=100)
+    options.add_argument("--seconds", type=float, default=float("inf"))
+    arguments = options.parse_args()
     end = time.monotonic() + arguments.seconds
     lines = [json.loads(line) for line in arguments.file.read_text().splitlines()] if arguments.file.exists() else []
     done = sum(line["kills"] for line in lines)

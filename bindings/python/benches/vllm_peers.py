@@ -10,9 +10,7 @@ path, or TENSORLEND_BIN_DIR.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
 import os
 import pathlib
 import random
@@ -20,8 +18,8 @@ import sys
 import tempfile
 from typing import Any
 
-from measure import machine
-from vllm_ttft import COMPARED, END, MODEL, cell
+from measure import machine, markdown, parser, spread, write
+from vllm_ttft import COMPARED, END, MODEL
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "tests"))
 import gateways
@@ -64,11 +62,10 @@ def one_round(number: int, tokens: int, a: Process, b: Process, c: Process) -> d
 
 def main() -> None:
     """Prints a table, and writes JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tokens", type=int, default=2000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json")
-    arguments = parser.parse_args()
+    options = parser(__doc__, rounds=5)
+    options.add_argument("--tokens", type=int, default=2000)
+    options.add_argument("--json")
+    arguments = options.parse_args()
     with contextlib.ExitStack() as stack:
         folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
         here, there = stack.enter_context(gateways.two(folder))
@@ -84,18 +81,18 @@ def main() -> None:
                 engine.ready().ask(prompt(number + 1, arguments.tokens), count=1)
             rounds = [one_round(number, arguments.tokens, *engines) for number in range(arguments.rounds)]
         counters, gateway = vars(summary(here.client).counters), here.stat()
-    lines = ["| prompt | time to the first token, s | processor time of the engine, s | tokens from a cache |", "|---|--:|--:|--:|"]
+    rows = []
     for name, what in ROWS.items():
         answers = [found[name] for found in rounds]
         cached = ", ".join(f"{count:,}" for count in sorted({answer["cached"][0] for answer in answers}))
-        lines.append(f"| {what} | {' | '.join(cell([answer[field] for answer in answers]) for field in ('seconds', 'processor_s'))} | {cached} |")
+        rows.append([what, *(spread([answer[field] for answer in answers], 3) for field in ("seconds", "processor_s")), cached])
+    lines = [markdown(["prompt", "time to the first token, s", "processor time of the engine, s", "tokens from a cache"], rows)]
     for name in ("fetched", "local"):
         ratios = [found["cold"]["seconds"] / found[name]["seconds"] for found in rounds]
-        lines.append(f"\nCold divided by {name}: {cell(ratios)}.")
+        lines.append(f"\nCold divided by {name}: {spread(ratios, 3)}.")
     print(machine(), "", *lines, "", counters, {name: gateway[name] for name in ("fetched", "fetched_bytes", "troubles")}, sep="\n")
-    if arguments.json:
-        facts = {**machine(), "model": MODEL, "prefix": arguments.tokens, "counters": counters, "gateway": gateway}
-        pathlib.Path(arguments.json).write_text(json.dumps({**facts, "rounds": rounds}, indent=1) + "\n")
+    facts = {"model": MODEL, "prefix": arguments.tokens, "counters": counters, "gateway": gateway}
+    write(arguments.json, **facts, rounds=rounds)
     assert all(found["is_right"] for found in rounds), "the tokens differ"
 
 

@@ -16,13 +16,12 @@ import contextlib
 import json
 import pathlib
 import random
-import statistics
 import sys
 import tempfile
 from collections.abc import Iterator
 from typing import Any
 
-from measure import machine
+from measure import machine, markdown, parser, spread, write
 
 import tensorlend
 from tensorlend.kvcache import summary
@@ -71,33 +70,28 @@ def rounds(arguments: argparse.Namespace, engines: tuple[Process, ...]) -> Itera
         yield found
 
 
-def cell(values: list[float]) -> str:
-    """Returns the median with its extremes."""
-    return f"{statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})"
-
-
 def report(found: list[dict[str, dict[str, Any]]]) -> str:
     """Returns a table in Markdown."""
-    lines = ["| prompt | time to the first token, s | processor time, s | tokens from a cache |", "|---|--:|--:|--:|"]
+    rows = []
     for name, what in ROWS.items():
         answers = [one[name] for one in found]
         cached = sorted({answer["cached"][0] for answer in answers})
-        cells = [cell([answer[field] for answer in answers]) for field in ("seconds", "processor_s")]
-        lines.append(f"| {what} | {cells[0]} | {cells[1]} | {', '.join(f'{count:,}' for count in cached)} |")
+        cells = [spread([answer[field] for answer in answers], 3) for field in ("seconds", "processor_s")]
+        rows.append([what, *cells, ", ".join(f"{count:,}" for count in cached)])
+    lines = [markdown(["prompt", "time to the first token, s", "processor time, s", "tokens from a cache"], rows)]
     for field, what in (("seconds", "time"), ("processor_s", "processor time")):
         ratios = [one["cold"][field] / one["lent"][field] for one in found]
-        lines += ["", f"Cold divided by lent, {what}: {cell(ratios)}, the median and the extremes of {len(found)} rounds."]
+        lines += ["", f"Cold divided by lent, {what}: {spread(ratios, 3)}, the median and the extremes of {len(found)} rounds."]
     return "\n".join(lines)
 
 
 def main() -> None:
     """Prints a table, and writes JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tokens", type=int, default=2000)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--transfer", type=json.loads)
-    parser.add_argument("--json")
-    arguments = parser.parse_args()
+    options = parser(__doc__, rounds=9)
+    options.add_argument("--tokens", type=int, default=2000)
+    options.add_argument("--transfer", type=json.loads)
+    options.add_argument("--json")
+    arguments = options.parse_args()
     with contextlib.ExitStack() as stack:
         folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
         broker = stack.enter_context(tensorlend.embedded())
@@ -115,9 +109,8 @@ def main() -> None:
     distinct = len({tuple(one["alone"]["tokens"][0]) for one in found})
     text = report(found)
     print(machine(), "", text, "", f"{same} of {len(found)} loaded prompts gave the {COMPARED} tokens of engine C.", "", counted, sep="\n")
-    if arguments.json:
-        facts = {**machine(), "connector": transfer["kv_connector"], "model": MODEL, "prefix": arguments.tokens, "same_tokens": same, "counters": counted}
-        pathlib.Path(arguments.json).write_text(json.dumps({**facts, "rounds": found}, indent=1) + "\n")
+    facts = {"connector": transfer["kv_connector"], "model": MODEL, "prefix": arguments.tokens, "same_tokens": same, "counters": counted}
+    write(arguments.json, **facts, rounds=found)
     assert distinct == len(found), "prompts with the same end and different prefixes gave the same tokens"
     assert same == len(found), "the tokens differ"
 

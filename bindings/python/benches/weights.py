@@ -8,31 +8,21 @@ processes have mapped as an Nth of a page in each; the figure is its growth sinc
 
 from __future__ import annotations
 
-import argparse
 import functools
 import importlib
-import json
 import multiprocessing
-import os
-import statistics
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measure import PAGE, machine
+from measure import PAGE, described, parser, pss, spread, write
 
 import tensorlend
 
 TENSORS = 16
 FORK = multiprocessing.get_context("fork")
-
-
-def pss_bytes() -> int:
-    """The share of this process in all memory that it has mapped."""
-    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 
 def loader(contender: str, library: str, client: Any) -> Any:
@@ -49,7 +39,7 @@ def serve(contender: str, library: str, socket: str, pipe: Any) -> None:
     pipe.send("ready")
     path = pipe.recv()
     # All servers are there: from here on, pages that they share with their parent count the same.
-    before = pss_bytes()
+    before = pss("self")
     began = time.perf_counter()
     tensors = load(path)
     loaded = time.perf_counter()
@@ -58,7 +48,7 @@ def serve(contender: str, library: str, socket: str, pipe: Any) -> None:
     touched = time.perf_counter()
     pipe.send({"load_s": loaded - began, "touch_s": touched - loaded, "first": min(float(a.reshape(-1)[0]) for a in arrays), "sum": total})
     pipe.recv()
-    pipe.send(pss_bytes() - before)
+    pipe.send(pss("self") - before)
     pipe.recv()
 
 
@@ -81,7 +71,7 @@ class Server:
         self.process.join()
 
 
-def write(path: Path, nbytes: int, first: float) -> None:
+def write_weights(path: Path, nbytes: int, first: float) -> None:
     """Writes a file next to the path, and puts it in its place."""
     from safetensors.numpy import save_file
 
@@ -92,13 +82,12 @@ def write(path: Path, nbytes: int, first: float) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gib", type=float, default=1.0)
-    parser.add_argument("--servers", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--numpy", action="store_true")
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
+    options = parser(__doc__, rounds=5)
+    options.add_argument("--gib", type=float, default=1.0)
+    options.add_argument("--servers", type=int, default=4)
+    options.add_argument("--numpy", action="store_true")
+    options.add_argument("--json", type=Path)
+    arguments = options.parse_args()
     library = "numpy" if arguments.numpy else "torch"
     for contender in ("tensorlend", "safetensors"):
         loader(contender, library, None)
@@ -106,7 +95,7 @@ def main() -> None:
     found: dict[str, dict[str, list[float]]] = {}
     with tempfile.TemporaryDirectory() as folder, tensorlend.embedded() as broker, broker.connect() as client:
         path = Path(folder) / "model.safetensors"
-        write(path, nbytes, 1)
+        write_weights(path, nbytes, 1)
         for number in range(arguments.rounds):
             for contender in ("tensorlend", "safetensors"):
                 of = found.setdefault(contender, {})
@@ -116,22 +105,20 @@ def main() -> None:
                 of.setdefault("load of the second, ms", []).append(figures[1]["load_s"] * 1e3)
                 of.setdefault("first use of all pages in the second, ms", []).append(figures[1]["touch_s"] * 1e3)
                 of.setdefault("PSS of all, GiB", []).append(sum(server.ask() for server in servers) / (1 << 30))
-                write(path, nbytes, 100 * number + 101)
+                write_weights(path, nbytes, 100 * number + 101)
                 newer = Server(contender, path, library, broker.address)
                 assert newer.ask()["first"] == 100 * number + 101, "an old file was loaded"
                 for server in [*servers, newer]:
                     server.end()
             for info in client.list("weights/*"):
                 client.delete(info.name)
-    report = {**machine(), "library": library, "gib": arguments.gib, "servers": arguments.servers, "rounds": arguments.rounds, "figures": found}
-    print(f"{report['machine']}, Python {report['python']}, {library}, load average {os.getloadavg()[0]:.1f}\n")
+    print(described(library), end="\n\n")
     print(f"| {arguments.servers} servers, {arguments.gib:g} GiB | tensorlend | safetensors |")
     print("|---|---:|---:|")
     for what in found["tensorlend"]:
-        cells = [f"{statistics.median(of[what]):,.2f} ({min(of[what]):,.2f} to {max(of[what]):,.2f})" for of in found.values()]
-        print(f"| {what} | {' | '.join(cells)} |")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+        print(f"| {what} | {' | '.join(spread(of[what]) for of in found.values())} |")
+    facts = {"library": library, "gib": arguments.gib, "servers": arguments.servers, "rounds": arguments.rounds}
+    write(arguments.json, **facts, figures=found)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ _LOG = logging.getLogger("tensorlend")
 
 _lock = threading.Lock()
 _client: _native.Client | None = None
-_broker: _native.Embedded | None = None
+_daemon: _native.Embedded | None = None
 
 
 def default_client() -> _native.Client:
@@ -25,18 +25,18 @@ def default_client() -> _native.Client:
     no daemon runs, starts a daemon in this process. Then sets TENSORLEND_SOCKET, so that child
     processes use the same daemon.
     """
-    global _client, _broker
+    global _client, _daemon
     with _lock:
         if _client is None or _client.closed:
             try:
                 _client = _native.connect()
             except DisconnectedError:
-                if "TENSORLEND_SOCKET" in os.environ and _broker is None:
+                if "TENSORLEND_SOCKET" in os.environ and _daemon is None:
                     raise
-                _broker = _native.embedded()
-                _LOG.info("no daemon runs: started a daemon in this process, at %s", _broker.address)
-                os.environ["TENSORLEND_SOCKET"] = _broker.address
-                _client = _native.connect(_broker.address)
+                _daemon = _native.embedded()
+                _LOG.info("no daemon runs: started a daemon in this process, at %s", _daemon.address)
+                os.environ["TENSORLEND_SOCKET"] = _daemon.address
+                _client = _native.connect(_daemon.address)
         return _client
 
 

@@ -1,8 +1,13 @@
-"""Substitutes of numpy dtypes, for element types that numpy lacks, if `ml_dtypes` is not installed."""
+"""Names of dtypes, and substitutes of numpy dtypes for element types that numpy lacks, if `ml_dtypes` is not installed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+#: The dtypes of numbers that numpy and torch have under the same name.
+NUMBERS = frozenset(
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128".split()
+)
 
 
 @dataclass(frozen=True, eq=False)

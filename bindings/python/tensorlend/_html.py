@@ -18,7 +18,7 @@ _CORNER = 4
 _NAMES = 20
 
 
-def _bytes(number: int) -> str:
+def size_text(number: int) -> str:
     """Formats a size in binary units."""
     size, unit = float(number), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
@@ -53,7 +53,7 @@ def _corner(array: np.ndarray[Any, np.dtype[Any]]) -> str:
 def tensor(thing: _native.Lease | _native.Draft | _native.DeviceLease | _native.DeviceDraft) -> str:
     """Returns the table of a lease or a draft."""
     try:
-        rows = [("dtype", thing.dtype), ("shape", thing.shape), ("size", _bytes(thing.nbytes))]
+        rows = [("dtype", thing.dtype), ("shape", thing.shape), ("size", size_text(thing.nbytes))]
         if isinstance(thing, (_native.DeviceLease, _native.DeviceDraft)):
             return _title(thing) + _table([*rows, ("device", thing.device)])
         array = thing.array if isinstance(thing, _native.Draft) else thing.numpy()
@@ -66,7 +66,7 @@ def tensor(thing: _native.Lease | _native.Draft | _native.DeviceLease | _native.
 def dataset(thing: _native.Dataset) -> str:
     """Returns the table of a dataset."""
     try:
-        rows = [(name, lease.dtype, lease.shape, _bytes(lease.nbytes)) for name, lease in thing.items()]
+        rows = [(name, lease.dtype, lease.shape, size_text(lease.nbytes)) for name, lease in thing.items()]
     except Error:
         return _title(thing)
     return _title(thing) + _table(rows, ("name", "dtype", "shape", "size"))
@@ -94,6 +94,6 @@ def client(thing: _native.Client) -> str:
         infos = thing.list()
     except Error:
         return _title(thing)
-    rows = [(info.name, info.kind, info.dtype or "", "" if info.shape is None else info.shape, _bytes(info.nbytes)) for info in infos[:_NAMES]]
+    rows = [(info.name, info.kind, info.dtype or "", "" if info.shape is None else info.shape, size_text(info.nbytes)) for info in infos[:_NAMES]]
     more = f"<p>and {len(infos) - _NAMES} more names</p>" if len(infos) > _NAMES else ""
     return _title(thing) + _table(rows, ("name", "kind", "dtype", "shape", "size")) + more

@@ -25,8 +25,8 @@ _T = TypeVar("_T")
 #: readable if a producer was killed or has opened its stream again, or if the client was closed.
 #: The interval doubles up to the second value while no task begins a wait, so that idle
 #: tasks take no processor time.
-_LOOK_AGAIN = 0.1
-_LOOK_AGAIN_MAX = 1.0
+_POLL_SECONDS = 0.1
+_POLL_SECONDS_MAX = 1.0
 
 #: Number of wakeups by a descriptor without a message. After these, a queue of tasks relies on
 #: polling until the next message.
@@ -180,7 +180,7 @@ class _Loop:
         self._tickets: WeakKeyDictionary[Source, _native._Ticket] = WeakKeyDictionary()
         self._told: WeakValueDictionary[int, Source] = WeakValueDictionary()
         self._timer: asyncio.TimerHandle | None = None
-        self._interval = _LOOK_AGAIN
+        self._interval = _POLL_SECONDS
         asyncio.get_running_loop().add_reader(self.wakeups.fileno(), self._take)
 
     def tell(self, owner: Any) -> None:
@@ -204,8 +204,8 @@ class _Loop:
         if line is None:
             line = self._lines[owner] = _Line(owner, self)
         line.users += 1
-        if self._timer is None or self._interval > _LOOK_AGAIN:
-            self._poll_in(_LOOK_AGAIN)
+        if self._timer is None or self._interval > _POLL_SECONDS:
+            self._poll_in(_POLL_SECONDS)
         return line
 
     def quit(self, line: _Line) -> None:
@@ -231,7 +231,7 @@ class _Loop:
         for line in list(self._lines.values()):
             line.poll()
         if self._lines:
-            self._poll_in(min(2 * self._interval, _LOOK_AGAIN_MAX))
+            self._poll_in(min(2 * self._interval, _POLL_SECONDS_MAX))
         elif self._timer is not None:
             self._timer.cancel()
             self._timer = None

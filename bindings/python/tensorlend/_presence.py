@@ -12,6 +12,7 @@ ended or, if that is another program, has no presence:
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -40,12 +41,12 @@ def _program() -> str:
     return hashlib.sha256(secret).hexdigest()[:16]
 
 
-def _begin_anew() -> None:
+def _forget_parent() -> None:
     global _joined, _token, _is_forked
     _joined, _token, _is_forked = weakref.WeakSet(), secrets.token_hex(6), True
 
 
-os.register_at_fork(after_in_child=_begin_anew)
+os.register_at_fork(after_in_child=_forget_parent)
 
 
 def _place() -> int:
@@ -81,6 +82,14 @@ def join(client: Any) -> None:
         util.Finalize(None, _leave, args=(os.getpid(),), exitpriority=-100)
     _joined.add(client)
     _delete_messages_without_receivers(client)
+
+
+def try_join(client: Any) -> None:
+    """Joins as `join` does, if it can. The next message tries again. Without a presence, this process lends nothing, and messages
+    for it may end with the other processes of the program.
+    """
+    with contextlib.suppress(Error):
+        join(client)
 
 
 def prefix() -> str:

@@ -164,8 +164,8 @@ def reduce_lease(lease: _native.Lease | _native.DeviceLease) -> tuple[Callable[.
     address = tuple(os.fspath(path) for path in sockets)
     if not named:
         ref = share(client_for(address, namespace), lease, lease.metadata_bytes, MESSAGE_TTL)
-        return _lease, (address, namespace, ref.name, None, None, mode)
-    return _lease, (address, namespace, name, member, words, mode)
+        return _received, (address, namespace, ref.name, "", None, mode)
+    return _received, (address, namespace, name, member or "", words, mode)
 
 
 def reduce_dataset(dataset: _native.Dataset) -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -177,35 +177,22 @@ def reduce_dataset(dataset: _native.Dataset) -> tuple[Callable[..., Any], tuple[
         client_for(address, namespace).put_dataset(
             name, dataset, metadata=dataset.metadata_bytes, timestamp=dataset.timestamp, ttl=MESSAGE_TTL
         )
-        return _dataset, (address, namespace, name, None, mode)
-    return _dataset, (address, namespace, name, words, mode)
+    return _received, (address, namespace, name, None, words if named else None, mode)
 
 
-def _dataset(
-    address: tuple[str, ...], namespace: str | None, name: str, words: tuple[int, int] | None, mode: Mode
-) -> _native.Dataset:
-    dataset = client_for(address, namespace).get_dataset(name, mode=mode)
-    _check(dataset, name, words)
-    return dataset
-
-
-def _check(value: _native.Lease | _native.DeviceLease | _native.Dataset, name: str, words: tuple[int, int] | None) -> None:
-    if words is not None and not _is_of(value, words):
-        raise NotFoundError(
-            f"{name!r} was overwritten after a lease on it was sent: send a reference of Client.share, "
-            "or give each value a name of its own"
-        )
-
-
-def _lease(
+def _received(
     address: tuple[str, ...],
     namespace: str | None,
     name: str,
     member: str | None,
     words: tuple[int, int] | None,
     mode: Mode,
-) -> _native.Lease | _native.DeviceLease:
-    client = client_for(address, namespace)
-    value = client.get_value(name, mode=mode)
-    _check(value, name, words)
-    return value[member or ""] if isinstance(value, _native.Dataset) else value
+) -> Any:
+    """Returns the value of a pickle or, of a dataset, the member with a name that is not None."""
+    value = client_for(address, namespace).get_value(name, mode=mode)
+    if words is not None and not _is_of(value, words):
+        raise NotFoundError(
+            f"{name!r} was overwritten after a lease on it was sent: send a reference of Client.share, "
+            "or give each value a name of its own"
+        )
+    return value if member is None or not isinstance(value, _native.Dataset) else value[member]

@@ -22,6 +22,12 @@ BITS = {
     **dict.fromkeys(["U32", "I32", "F32"], 32),
     **dict.fromkeys(["U64", "I64", "F64", "C64"], 64),
 }
+#: Names of the types of elements, which numpy, `ml_dtypes` and torch share.
+DTYPES = {
+    "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16", "F16": "float16", "BF16": "bfloat16", "U32": "uint32",
+    "I32": "int32", "F32": "float32", "U64": "uint64", "I64": "int64", "F64": "float64", "C64": "complex64", "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu", "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz",
+}  # fmt: skip
 
 
 class HeaderError(ValueError):

@@ -25,7 +25,6 @@ from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_f
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from tensorlend import _transit
-from tensorlend._errors import Error
 from tensorlend.loader.torch_kit import covers, is_leaf
 from tensorlend.multiprocessing import SMALLEST as SMALLEST_ARRAY
 from tensorlend.multiprocessing import TTL

@@ -29,6 +29,7 @@ from multiprocessing import util
 from typing import TYPE_CHECKING, Any
 
 from tensorlend import _native, _presence
+from tensorlend._default import default_client
 from tensorlend._errors import Error, NotFoundError
 from tensorlend._refs import client_for, get_version, where
 
@@ -50,7 +51,7 @@ WAITING_BYTES_MAX = 4 << 20
 
 #: Maximum time in seconds for which a sender waits for its receivers. After that, it pickles the array.
 _WAIT_SECONDS = 0.1
-_LOOK_SECONDS = 0.2e-3
+_POLL_SECONDS = 0.2e-3
 
 #: A function that `python -m tensorlend.run` sets. Its arguments are the bytes of each value, and
 #: whether the value was lent.
@@ -158,16 +159,10 @@ os.register_at_fork(after_in_child=_new_prefix)
 
 def settings(client: _native.Client | None, smallest: int, ttl: float, mode: Mode) -> Settings:
     """Returns the arguments of `install` as checked settings."""
-    from tensorlend._default import default_client
-
     if ttl <= 0:
         raise ValueError(f"a time to live of {ttl} seconds: give more than 0")
     client = client or default_client()
-    try:
-        _presence.join(client)
-    except Error:
-        # The next message tries again. Without a presence, this process lends nothing.
-        pass
+    _presence.try_join(client)
     return Settings(client, smallest, ttl, mode)
 
 
@@ -245,7 +240,7 @@ def admits() -> bool:
             _waiting.stuck = True
             _pickling.admits = False
         else:
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
     return _pickling.admits
 
 
@@ -289,11 +284,7 @@ def take(
             f"the array of a message is gone: it was received before, the program that sent it has ended, or the message waited "
             f"for more than {ttl:g} s (install(ttl=...) says how long it may)"
         ) from error
-    try:
-        _presence.join(client)
-    except Error:
-        # Ignore the error. Other messages for this process may end with the other processes of the program.
-        pass
+    _presence.try_join(client)
     if receipt is not None and _native._send_receipt(*receipt):
         return value
     try:

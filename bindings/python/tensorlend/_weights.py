@@ -59,6 +59,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensorlend import _native, _safetensors
+from tensorlend._default import default_client
 from tensorlend._errors import ArgumentError, NotFoundError, TimeoutError
 from tensorlend._safetensors import LENGTH_BYTES, Entry, HeaderError
 
@@ -117,8 +118,6 @@ def load(path: str | os.PathLike[str], client: _native.Client | None, mode: Mode
     """Returns a file's weights. The first process reads the file, and all other processes lease the
     weights.
     """
-    from tensorlend._default import default_client
-
     client = client or default_client()
     name, begun, reads, spread = name_of(path), time.monotonic(), 0, random.uniform(1, 1.5)
     while True:
@@ -159,8 +158,6 @@ def publish(path: str | os.PathLike[str], name: str, client: _native.Client | No
     The value replaces the older value in one atomic step. If the process is killed before this
     step, the older weights stay.
     """
-    from tensorlend._default import default_client
-
     client = client or default_client()
     for _ in range(READS_MAX):
         with open(path, "rb", buffering=0) as file:
@@ -178,16 +175,12 @@ def named(name: str) -> str:
 
 def load_named(name: str, client: _native.Client | None, mode: Mode, timeout: float | None) -> Weights:
     """Leases the weights of a name. If there is a timeout, waits for the weights."""
-    from tensorlend._default import default_client
-
     client = client or default_client()
     value = named(name)
     lease = client.get_value(value, mode=mode) if timeout is None else client.wait_for(value, timeout, mode=mode)
-    if isinstance(lease, _native.Lease):
-        array: npt.NDArray[Any] = lease.numpy()
-        tensors = _tensors(array)
-        if tensors is not None:
-            return Weights(lease, array, tensors)
+    weights = _weights_in(lease)
+    if weights is not None:
+        return weights
     lease.release()
     raise ArgumentError(f"{value!r} holds no weights: publish them with tensorlend.weights.publish, or choose another name")
 
@@ -241,17 +234,15 @@ def _published(
         lease = client.get_value(name, mode=mode)
     except NotFoundError:
         return None
-    if isinstance(lease, _native.Lease) and _is_of(lease, stat):
-        array: npt.NDArray[Any] = lease.numpy()
-        tensors = _tensors(array)
-        if tensors is not None:
-            return Weights(lease, array, tensors)
+    weights = _weights_in(lease) if _is_of(lease, stat) else None
+    if weights is not None:
+        return weights
     version = lease.version
     lease.release()
     return version
 
 
-def _is_of(lease: _native.Lease[Any], stat: os.stat_result) -> bool:
+def _is_of(lease: Any, stat: os.stat_result) -> bool:
     """Returns whether a lease's metadata identify this file. The metadata are untrusted, because
     any client may have published them.
     """
@@ -266,10 +257,13 @@ def _identity(stat: os.stat_result) -> list[int]:
     return [stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
 
 
-def _tensors(array: npt.NDArray[Any]) -> list[Entry] | None:
+def _weights_in(lease: Any) -> Weights | None:
     """Returns the tensors of a lent file; None if the value is not such a file. Any client may have
     published the value, so everything is checked.
     """
+    if not isinstance(lease, _native.Lease):
+        return None
+    array: npt.NDArray[Any] = lease.numpy()
     if array.dtype != np.uint8 or array.ndim != 1:
         return None
     try:
@@ -277,7 +271,7 @@ def _tensors(array: npt.NDArray[Any]) -> list[Entry] | None:
         entries = _safetensors.parse_placed(array[LENGTH_BYTES : LENGTH_BYTES + length].tobytes(), array.size)
     except HeaderError:
         return None
-    return entries
+    return Weights(lease, array, entries)
 
 
 def _publish(client: _native.Client, name: str, path: str | os.PathLike[str], file: FileIO) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from tensorlend import _weights
 from tensorlend._errors import DTypeError
+from tensorlend._safetensors import DTYPES
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -16,20 +17,8 @@ if TYPE_CHECKING:
     from tensorlend._native import Client
     from tensorlend._types import Mode
 
-_DTYPES = {
-    "BOOL": "?", "U8": "u1", "I8": "i1", "U16": "<u2", "I16": "<i2", "F16": "<f2", "U32": "<u4", "I32": "<i4", "F32": "<f4",
-    "U64": "<u8", "I64": "<i8", "F64": "<f8", "C64": "<c8",
-}  # fmt: skip
 #: Types of elements that numpy itself has.
-PLAIN_DTYPES = frozenset(_DTYPES)
-_ML_DTYPES = {
-    "BF16": "bfloat16",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
-    "F8_E8M0": "float8_e8m0fnu",
-    "F8_E4M3FNUZ": "float8_e4m3fnuz",
-    "F8_E5M2FNUZ": "float8_e5m2fnuz",
-}
+PLAIN_DTYPES = frozenset(name for name in DTYPES if not name.startswith(("BF", "F8_")))
 
 
 def load_file(
@@ -120,13 +109,12 @@ def _arrays(weights: _weights.Weights) -> dict[str, npt.NDArray[Any]]:
 
 
 def _dtype(name: str, dtype: str) -> np.dtype[Any]:
-    known = _DTYPES.get(dtype)
-    if known is not None:
-        return np.dtype(known)
+    if dtype in PLAIN_DTYPES:
+        return np.dtype(DTYPES[dtype])
     try:
         import ml_dtypes
 
-        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _ML_DTYPES[dtype]))
+        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, DTYPES[dtype]))
     except (ImportError, AttributeError) as error:
         raise DTypeError(f"tensor {name!r} has elements of type {dtype}, which numpy lacks: install ml_dtypes") from error
     return found

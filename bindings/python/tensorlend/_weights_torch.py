@@ -9,20 +9,15 @@ import torch
 
 from tensorlend import _weights
 from tensorlend._errors import DTypeError
+from tensorlend._safetensors import DTYPES
 
 if TYPE_CHECKING:
     from tensorlend._native import Client
 
-_DTYPES = {
-    "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16", "F16": "float16", "BF16": "bfloat16", "U32": "uint32",
-    "I32": "int32", "F32": "float32", "U64": "uint64", "I64": "int64", "F64": "float64", "C64": "complex64", "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu", "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz",
-}  # fmt: skip
-
 
 def known_dtypes() -> frozenset[str]:
     """Returns the types of elements that this version of torch has."""
-    return frozenset(name for name, dtype in _DTYPES.items() if hasattr(torch, dtype))
+    return frozenset(name for name, dtype in DTYPES.items() if hasattr(torch, dtype))
 
 
 def load_file(
@@ -102,7 +97,7 @@ def load_weights(name: str, *, client: Client | None = None, timeout: float | No
 def _tensors(weights: _weights.Weights) -> dict[str, torch.Tensor]:
     tensors = {}
     for entry in weights.tensors:
-        dtype = getattr(torch, _DTYPES[entry.dtype], None)
+        dtype = getattr(torch, DTYPES[entry.dtype], None)
         if dtype is None:
             raise DTypeError(f"tensor {entry.name!r} has elements of type {entry.dtype}, which torch {torch.__version__} lacks: upgrade it")
         if entry.begin == entry.end:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from accelerate.data_loader import DataLoaderAdapter  # type: ignore[import-not-found, import-untyped, unused-ignore]
 from torch.utils.data import DataLoader
 
+from tensorlend._default import default_client
 from tensorlend._refs import where
 from tensorlend.loader.torch_loader import SharedLoader
 
@@ -50,8 +51,6 @@ def install(*, client: Client | None = None, mode: Mode = "cow") -> None:
         The daemon that the environment names cannot be reached.
     """
     global _settings
-    from tensorlend._default import default_client
-
     if mode not in ("read", "cow"):
         raise ValueError(f'mode={mode!r}: give "read" or "cow"')
     _settings = _Settings(*where(client or default_client()), mode)

@@ -23,7 +23,7 @@ from tensorlend._vector.blocks import Blocks
 from tensorlend._vector.end import end
 from tensorlend._vector.layout import arrays_of, join
 from tensorlend._vector.replies import Replies
-from tensorlend._vector.worker import Seat
+from tensorlend._vector.worker import WorkerMain
 
 __all__ = ["Observations", "SharedVectorEnv"]
 
@@ -102,30 +102,30 @@ class SharedVectorEnv(AsyncVectorEnv):  # type: ignore[type-arg, unused-ignore]
             raise TypeError("SharedVectorEnv has workers of its own: leave out worker=, or use AsyncVectorEnv")
         self._views = observations == "views"
         self._blocks = Blocks()
-        self._broker: Embedded | None = None
+        self._daemon: Embedded | None = None
         if client is None:
-            self._broker = embedded()
-            client = self._broker.connect(label="gymnasium")
+            self._daemon = embedded()
+            client = self._daemon.connect(label="gymnasium")
         self._client = client
         token = secrets.token_hex(6)
         self._streams = tuple(f"gymnasium/{token}/{index}" for index in range(len(env_fns)))
         self._subscriptions: list[Subscription] = []
         self.parent_pipes, self.processes = [], []
         address = tuple(os.fspath(path) for path in self._client.address)
-        seat: Any = Seat(address, self._client.namespace, self._streams)
+        main: Any = WorkerMain(address, self._client.namespace, self._streams)
         try:
             super().__init__(
                 env_fns,
                 shared_memory=False,
                 context=context,
                 daemon=daemon,
-                worker=seat,
+                worker=main,
                 observation_mode=observation_mode,
                 autoreset_mode=autoreset_mode,
                 **options,
             )
         except BaseException:
-            end(self._client, self._broker, self.processes, self.parent_pipes, self._subscriptions, self._streams)
+            end(self._client, self._daemon, self.processes, self.parent_pipes, self._subscriptions, self._streams)
             raise
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
@@ -256,7 +256,7 @@ class SharedVectorEnv(AsyncVectorEnv):  # type: ignore[type-arg, unused-ignore]
         self._finish = util.Finalize(
             self,
             end,
-            (self._client, self._broker, processes, self.parent_pipes, self._subscriptions, self._streams),
+            (self._client, self._daemon, processes, self.parent_pipes, self._subscriptions, self._streams),
             exitpriority=100,
         )
         super()._check_spaces()  # type: ignore[no-untyped-call, unused-ignore]

@@ -8,6 +8,7 @@ import secrets
 import tempfile
 import threading
 import weakref
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import joblib  # type: ignore[import-untyped, unused-ignore]
@@ -15,6 +16,7 @@ import numpy as np
 from joblib._parallel_backends import LokyBackend  # type: ignore[import-untyped, unused-ignore]
 
 from tensorlend import _native, _presence, _transit
+from tensorlend._default import default_client
 from tensorlend._errors import Error
 from tensorlend._refs import client_for, get_version, where
 from tensorlend.multiprocessing import SMALLEST, TTL
@@ -48,8 +50,6 @@ def install(*, client: _native.Client | None = None) -> None:
         The daemon that the environment names cannot be reached.
     """
     global _client
-    from tensorlend._default import default_client
-
     _client = client or default_client()
     _register()
 
@@ -239,53 +239,48 @@ class _Lent:
 _lent = _Lent()
 
 
-def _begin_anew() -> None:
+def _forget_parent() -> None:
     global _lent
     _lent = _Lent()
 
 
 # The calls of the parent do not run in the child, and another thread may have held the lock.
-os.register_at_fork(after_in_child=_begin_anew)
+os.register_at_fork(after_in_child=_forget_parent)
 
 
-class _Reducer:
-    """A picklable function that reduces arrays. Two functions with the same arguments compare
-    equal, so that joblib reuses its workers.
-    """
-
-    def __init__(self, *arguments: Any) -> None:
-        self._arguments = arguments
-
-    def __reduce__(self) -> Any:
-        return type(self), self._arguments
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Reducer) and type(other) is type(self) and self._arguments == other._arguments
-
-    __hash__ = None  # type: ignore[assignment]
+# Two reducers with the same fields compare equal, so that joblib reuses its workers.
 
 
-class _Argument(_Reducer):
-    """Reduces an array that a worker receives. Arguments: address, namespace, smallest length, mode."""
+@dataclass
+class _Argument:
+    """Reduces an array that a worker receives."""
+
+    address: tuple[str, ...]
+    namespace: str | None
+    smallest: int
+    mode: Mode
 
     def __call__(self, array: np.ndarray[Any, Any]) -> Any:
-        address, namespace, smallest, mode = self._arguments
-        if array.nbytes > smallest and _transit.is_plain(array.dtype) and _client is not None:
+        if array.nbytes > self.smallest and _transit.is_plain(array.dtype) and _client is not None:
             found = _lent.name(array)
             if found is not None:
-                return _opened, (address, namespace, *found, mode)
+                return _opened, (self.address, self.namespace, *found, self.mode)
         return array.__reduce_ex__(4)
 
 
-class _Result(_Reducer):
+@dataclass
+class _Result:
     """Reduces an array that a worker returns. The caller receives the array once, and may write to
-    it. Arguments: address, namespace.
+    it.
     """
+
+    address: tuple[str, ...]
+    namespace: str | None
 
     def __call__(self, array: np.ndarray[Any, Any]) -> Any:
         if array.nbytes >= SMALLEST and _transit.is_plain(array.dtype):
             try:
-                by = _transit.Settings(client_for(*self._arguments), SMALLEST, TTL, "cow")
+                by = _transit.Settings(client_for(self.address, self.namespace), SMALLEST, TTL, "cow")
             except Error:
                 return array.__reduce_ex__(4)
             reduced = _transit.lend(array, by, "numpy")

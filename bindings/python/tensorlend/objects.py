@@ -251,7 +251,8 @@ def freeze(obj: Any, *, client: _native.Client | None = None, trust_pickle: bool
 
     client = client or default_client()
     name = f"frozen/{os.getpid()}/{secrets.token_hex(8)}"
-    version = _publish(client, name, _encoder(obj, may_pickle=trust_pickle, exact=False), None, 0, None, True)
+    encoder = _encoder(obj, may_pickle=trust_pickle, exact=False)
+    version = _written(client, encoder, None, name=name, ephemeral=True).publish()
     frozen = _opened(client, name, trust_pickle, "read", version)
     weakref.finalize(frozen._source, _forget, client, name, os.getpid()).atexit = False
     return frozen
@@ -267,7 +268,8 @@ def _put(
     ephemeral: bool,
 ) -> _native.Version:
     """Publishes an object for `Client.put_object`."""
-    return _publish(client, name, _encoder(obj, may_pickle=True, exact=True), metadata, timestamp, ttl, ephemeral)
+    encoder = _encoder(obj, may_pickle=True, exact=True)
+    return _written(client, encoder, metadata, name=name, timestamp=timestamp, ttl=ttl, ephemeral=ephemeral).publish()
 
 
 def _get(client: _native.Client, name: str, trust_pickle: bool, lazy: bool, mode: Mode) -> Any:
@@ -312,11 +314,11 @@ def _encoder(obj: Any, *, may_pickle: bool, exact: bool) -> Encoder:
     return Encoder.of_value(obj, may_pickle=may_pickle)
 
 
-def _metadata(encoder: Encoder) -> Metadata:
-    return {"object": encoder.kind.name.lower(), "items": encoder.count, "pickle": encoder.has_pickle}
-
-
-def _written(draft: _native.Draft, encoder: Encoder) -> _native.Draft:
+def _written(client: _native.Client, encoder: Encoder, metadata: Metadata | None, **options: Any) -> _native.Draft:
+    """Returns a draft of an object. `options` are those of `Client.create`."""
+    if metadata is None:
+        metadata = {"object": encoder.kind.name.lower(), "items": encoder.count, "pickle": encoder.has_pickle}
+    draft: _native.Draft = client.create(encoder.measure(), "uint8", metadata=metadata, **options)
     try:
         with memoryview(draft) as memory:
             encoder.write(memory)
@@ -326,27 +328,9 @@ def _written(draft: _native.Draft, encoder: Encoder) -> _native.Draft:
     return draft
 
 
-def _publish(
-    client: _native.Client,
-    name: str,
-    encoder: Encoder,
-    metadata: Metadata | None,
-    timestamp: int,
-    ttl: float | None,
-    ephemeral: bool,
-) -> _native.Version:
-    if metadata is None:
-        metadata = _metadata(encoder)
-    draft = client.create(
-        encoder.measure(), "uint8", name=name, metadata=metadata, timestamp=timestamp, ttl=ttl, ephemeral=ephemeral
-    )
-    return _written(draft, encoder).publish()
-
-
 def _draft(client: _native.Client, obj: Any) -> _native.Draft:
     """Returns a draft of an object, for a queue."""
-    encoder = _encoder(obj, may_pickle=True, exact=True)
-    return _written(client.create(encoder.measure(), "uint8", metadata=_metadata(encoder)), encoder)
+    return _written(client, _encoder(obj, may_pickle=True, exact=True), None)
 
 
 def _value(lease: Any, trust_pickle: bool) -> Any:

@@ -20,6 +20,7 @@ from ray.experimental.rdt.tensor_transport_manager import (  # type: ignore[impo
 )
 
 from tensorlend import _transit
+from tensorlend._default import default_client
 from tensorlend._errors import Error, NotFoundError
 from tensorlend._refs import client_for, where
 
@@ -60,8 +61,6 @@ def install(*, client: Client | None = None, mode: Mode = "cow") -> None:
     ValueError
         The transport is registered already, with another daemon or mode.
     """
-    from tensorlend._default import default_client
-
     _register(where(client or default_client()), mode)
 
 
@@ -73,7 +72,7 @@ def _register(address: tuple[tuple[str, ...], str | None], of: Mode) -> None:
     # Each call makes its own class. Ray sends the class to the actors by value, and the daemon's
     # address with it.
     class Transport(LeaseTransport):
-        broker = address
+        daemon = address
         mode = of
 
     register_tensor_transport(NAME, ["cpu"], Transport, torch.Tensor)
@@ -84,16 +83,16 @@ def _register(address: tuple[tuple[str, ...], str | None], of: Mode) -> None:
 class _Lent(TensorTransportMetadata):  # type: ignore[misc, unused-ignore]
     """The daemon that holds the tensors of an object, and the name and version of each."""
 
-    broker: tuple[tuple[str, ...], str | None] = ((), None)
+    daemon: tuple[tuple[str, ...], str | None] = ((), None)
     values: list[tuple[str, tuple[int, int]]] = field(default_factory=list)
     mode: Mode = "cow"
 
     def __reduce__(self) -> Any:
-        return _received, (self.tensor_meta, self.tensor_device, self.broker, self.values, self.mode)
+        return _received, (self.tensor_meta, self.tensor_device, self.daemon, self.values, self.mode)
 
 
 def _received(
-    tensor_meta: Any, tensor_device: Any, broker: Any, values: list[tuple[str, tuple[int, int]]], mode: Mode
+    tensor_meta: Any, tensor_device: Any, daemon: Any, values: list[tuple[str, tuple[int, int]]], mode: Mode
 ) -> _Lent:
     """Unpickles the description of an object, and registers the transport if this process has none.
 
@@ -105,8 +104,8 @@ def _received(
         time.sleep(0.01)
     if not _is_registered():
         with contextlib.suppress(ValueError):  # Ray's task has registered it in the meantime
-            _register(broker, mode)
-    return _Lent(tensor_meta, tensor_device, broker, values, mode)
+            _register(daemon, mode)
+    return _Lent(tensor_meta, tensor_device, daemon, values, mode)
 
 
 def _is_registered() -> bool:
@@ -127,7 +126,7 @@ class LeaseTransport(TensorTransportManager):  # type: ignore[misc, unused-ignor
     """
 
     #: Address and namespace of the daemon to which producers publish.
-    broker: ClassVar[tuple[tuple[str, ...], str | None]]
+    daemon: ClassVar[tuple[tuple[str, ...], str | None]]
     #: Mode of the receivers' tensors.
     mode: ClassVar[Mode]
 
@@ -164,8 +163,8 @@ class LeaseTransport(TensorTransportManager):  # type: ignore[misc, unused-ignor
 
     def _publish(self, tensors: list[torch.Tensor]) -> _Lent:
         meta = [(tensor.shape, tensor.dtype) for tensor in tensors]
-        lent = _Lent(meta, "cpu" if tensors else None, self.broker, mode=self.mode)
-        client = client_for(*self.broker)
+        lent = _Lent(meta, "cpu" if tensors else None, self.daemon, mode=self.mode)
+        client = client_for(*self.daemon)
         try:
             for tensor in tensors:
                 if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
@@ -191,7 +190,7 @@ class LeaseTransport(TensorTransportManager):  # type: ignore[misc, unused-ignor
     ) -> list[torch.Tensor]:
         """Leases the tensors of an object, or copies them into the given tensors."""
         lent: _Lent = tensor_transport_metadata
-        client = client_for(*lent.broker)
+        client = client_for(*lent.daemon)
         mode = self.mode if target_buffers is None else "read"
         try:
             views = [_transit.view(client, *value, mode, "torch") for value in lent.values]
@@ -215,7 +214,7 @@ class LeaseTransport(TensorTransportManager):  # type: ignore[misc, unused-ignor
     def _delete(self, lent: _Lent) -> None:
         try:
             for name, _ in lent.values:
-                client_for(*self.broker).delete(name)
+                client_for(*self.daemon).delete(name)
         except Error:
             # The daemon has ended, and the names with it.
             return

@@ -35,9 +35,9 @@ def main(arguments: list[str]) -> None:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_USAGE, end="")
         sys.exit(0 if arguments else 2)
-    if arguments[0].startswith("-") and (arguments[0] not in ("-c", "-m") or len(arguments) < 2):
+    if not is_runnable(arguments):
         sys.exit(_USAGE)
-    sys.path.insert(1, _PATH)
+    share_path(_PATH)
     import tensorlend_run_hooks as hooks  # type: ignore[import-not-found, unused-ignore]
 
     if not os.environ.get(hooks.VARIABLE):
@@ -46,10 +46,26 @@ def main(arguments: list[str]) -> None:
         atexit.register(_report, counters, os.getpid())
     if weights:
         os.environ[hooks.WEIGHTS] = "1"
-    inherited = os.environ.get("PYTHONPATH")
-    if _PATH not in (inherited or "").split(os.pathsep):
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_PATH, inherited]))
     hooks.watch()
+    execute(arguments)
+
+
+def is_runnable(arguments: list[str]) -> bool:
+    """Returns whether `execute` knows how to run this command line."""
+    return bool(arguments) and (not arguments[0].startswith("-") or (arguments[0] in ("-c", "-m") and len(arguments) > 1))
+
+
+def share_path(folder: str) -> None:
+    """Adds a folder to the module path of this process and of the processes that it starts."""
+    # A spawned process inherits this path. Other processes inherit the environment.
+    sys.path.insert(1, folder)
+    inherited = os.environ.get("PYTHONPATH")
+    if folder not in (inherited or "").split(os.pathsep):
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, inherited]))
+
+
+def execute(arguments: list[str]) -> None:
+    """Runs a program, a module or code as Python does with these arguments."""
     # The module stays `__main__` until the process ends. Threads and pickles need it.
     main_module = sys.modules["__main__"] = types.ModuleType("__main__")
     main_module.__dict__["__builtins__"] = __builtins__
@@ -86,7 +102,7 @@ def _run_file(program: str, main_module: types.ModuleType) -> None:
         with io.open_code(program) as file:
             source = file.read()
     except OSError as error:
-        sys.exit(f"tensorlend.run: {error}")
+        sys.exit(f"cannot run the program: {error}")
     main_module.__file__ = program
     main_module.__loader__ = SourceFileLoader("__main__", program)
     _run_source(source, program, main_module)

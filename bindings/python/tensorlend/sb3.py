@@ -54,16 +54,16 @@ class SharedVecEnv(SubprocVecEnv):  # type: ignore[misc, unused-ignore]
     ) -> None:
         self.waiting = False
         self.closed = False
-        broker: Embedded | None = None
+        daemon: Embedded | None = None
         if client is None:
-            broker = embedded()
-            client = broker.connect(label="stable-baselines3")
+            daemon = embedded()
+            client = daemon.connect(label="stable-baselines3")
         address = tuple(os.fspath(path) for path in client.address)
         token = secrets.token_hex(6)
         streams = [f"sb3/{token}/{index}" for index in range(len(env_fns))]
         remotes: list[_Receiver] = []
         self.processes = []
-        self._finish = util.Finalize(self, end, (client, broker, self.processes, remotes, [], streams), exitpriority=100)
+        self._finish = util.Finalize(self, end, (client, daemon, self.processes, remotes, [], streams), exitpriority=100)
         context: Any = multiprocessing.get_context(start_method or "forkserver")
         try:
             for name, env_fn in zip(streams, env_fns, strict=True):

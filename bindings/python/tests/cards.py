@@ -5,10 +5,10 @@ import pathlib
 import re
 import subprocess
 import sys
-import time
 
 import pytest
-from waiting import LONG, listens
+from programs import DAEMON
+from waiting import eventually, listens
 
 HERE = pathlib.Path(__file__).parent
 # Each program gets a segment, which exists as long as one of its values is published.
@@ -61,15 +61,12 @@ class World:
 
     def start(self, *arguments: str) -> None:
         """Starts the daemon."""
-        command = [sys.executable, "-c", "import sys; from tensorlend._programs import daemon; sys.exit(daemon())"]
+        command = [sys.executable, "-c", DAEMON]
         command += ["--socket", str(self.socket), "--config", str(self.config)]
         arguments = arguments or ("--allow-fake-cuda",)
         log = open(self.folder / "daemon.log", "wb")
         self.daemon = subprocess.Popen([*command, *arguments], env=self.env, stderr=log, stdin=subprocess.DEVNULL)
-        deadline = time.monotonic() + LONG
-        while not listens(self.socket):
-            assert self.daemon.poll() is None and time.monotonic() < deadline, (self.folder / "daemon.log").read_text()
-            time.sleep(0.005)
+        eventually((self.folder / "daemon.log").read_text, lambda: listens(self.socket, self.daemon))
 
     def stop(self) -> None:
         if self.daemon is not None:

@@ -1,12 +1,14 @@
 """A broker for each test, in this process, and a client of it."""
 
-import os
+import gc
+import multiprocessing
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 
+import programs
 import pytest
+from waiting import eventually
 
 import tensorlend
 
@@ -27,6 +29,17 @@ def client(broker: tensorlend.Embedded) -> Iterator[tensorlend.Client]:
         yield client
 
 
+@pytest.fixture
+def left(client: tensorlend.Client) -> Iterator[tensorlend.Client]:
+    """The client, which must be alone with no names, streams and leases after the test; and there must be no processes."""
+    before = set(multiprocessing.active_children())
+    yield client
+    gc.collect()
+    eventually("the end of all other clients", lambda: client.stat()["clients"] == 1)
+    assert set(multiprocessing.active_children()) <= before
+    assert client.list() == [] and list(client.streams()) == [] and client.leased() == 0
+
+
 Script = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -35,10 +48,6 @@ def script() -> Script:
     """Runs a program in a Python of its own; its arguments are words."""
 
     def run(source: str, *arguments: str, timeout: float = 60, check: bool = True) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", source, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=os.environ)
-        if check:
-            assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done
+        return (programs.succeeds if check else programs.run)("-c", source, *arguments, timeout=timeout)
 
     return run

@@ -174,25 +174,6 @@ def same(one, other):
         assert one == other
 
 
-def gone(pids, seconds=60.0):
-    """Returns true once none of these processes exists, or false after this many seconds."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if not any(map(_runs, pids)):
-            return True
-        time.sleep(0.02)
-    return False
-
-
-def _runs(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            # An ended process is listed until its parent waits for it; an orphan's parent is the machine's first process.
-            return stat.read().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 def train_under_a_handler(pipe, method):
     """A trainer that is a child of multiprocessing, handles SIGTERM itself, and leaves an epoch unfinished."""
     from tensorlend.numpy import SharedLoader

@@ -109,8 +109,8 @@ def test_two_subscriptions_at_once(client, stream):
 
 def test_a_message_wakes_its_waiter(client, stream, monkeypatch):
     # A poll would find no message in time.
-    monkeypatch.setattr(_line, "_LOOK_AGAIN", LONG)
-    monkeypatch.setattr(_line, "_LOOK_AGAIN_MAX", LONG)
+    monkeypatch.setattr(_line, "_POLL_SECONDS", LONG)
+    monkeypatch.setattr(_line, "_POLL_SECONDS_MAX", LONG)
     subscription = subscribe(client)
 
     async def main():
@@ -476,8 +476,8 @@ asyncio.run(main())
 
 def test_idle_tasks_are_polled_less_and_less(client, monkeypatch):
     """A loop polls for what wakes no descriptor. The interval grows while nothing happens, and a new wait resets it."""
-    monkeypatch.setattr(_line, "_LOOK_AGAIN", 0.001)
-    monkeypatch.setattr(_line, "_LOOK_AGAIN_MAX", 0.006)
+    monkeypatch.setattr(_line, "_POLL_SECONDS", 0.001)
+    monkeypatch.setattr(_line, "_POLL_SECONDS_MAX", 0.006)
     intervals = []
 
     async def main():
@@ -505,8 +505,8 @@ def test_idle_tasks_are_polled_less_and_less(client, monkeypatch):
 
 
 def test_closing_a_client_does_not_wait_for_a_poll(client, stream, monkeypatch):
-    monkeypatch.setattr(_line, "_LOOK_AGAIN", LONG)
-    monkeypatch.setattr(_line, "_LOOK_AGAIN_MAX", LONG)
+    monkeypatch.setattr(_line, "_POLL_SECONDS", LONG)
+    monkeypatch.setattr(_line, "_POLL_SECONDS_MAX", LONG)
     subscription = subscribe(client)
 
     async def main():

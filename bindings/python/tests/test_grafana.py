@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import threading
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -16,6 +15,7 @@ import urllib.request
 import numpy as np
 import pytest
 from tool import command
+from waiting import eventually
 
 import tensorlend
 from tensorlend.kvcache.counters import Counters, GroupBytes, Summary
@@ -117,16 +117,9 @@ class Prometheus:
         return [series["metric"] for series in found["data"]["result"]]
 
 
-def eventually(what, describe) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not what():
-        assert time.monotonic() < deadline, describe()
-        time.sleep(0.2)
-
-
 def check(prometheus: Prometheus, name: str, targets: list[str], page: str) -> None:
     """Every query finds both machines, and one machine where one is chosen."""
-    eventually(prometheus.is_up, prometheus.log.read_text)
+    eventually(prometheus.log.read_text, prometheus.is_up, 0.2)
     # Some queries hide a zero. The machines' series are zero here.
     every = [query.removesuffix(" > 0") for query in queries(dashboard(name)["panels"])]
     known = set(re.findall(r"^(tensorlend_\w+)", page, re.MULTILINE))
@@ -143,8 +136,9 @@ def check(prometheus: Prometheus, name: str, targets: list[str], page: str) -> N
             # A machine that responds too late is missing until Prometheus reads it again.
             for chosen, instances in ((both, set(targets)), (one, {targets[0]})):
                 eventually(
-                    lambda query=query, chosen=chosen, instances=instances: found(query, chosen) == instances,
                     lambda query=query, chosen=chosen: f"{query} of {chosen}: {found(query, chosen)}\n{page}",
+                    lambda query=query, chosen=chosen, instances=instances: found(query, chosen) == instances,
+                    0.2,
                 )
 
 

@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import pathlib
 import signal
-import time
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from gymnasium_samples import SPACES, Obeys, Reused, Sampled, Starts
+from waiting import gone, is_running
 
 from tensorlend.gymnasium import SharedVectorEnv
 
@@ -26,32 +26,6 @@ CONTEXTS = ["fork", "forkserver", "spawn"]
 NONE = np.zeros(2, np.int64)
 #: Time in which processes that must end do end, on a busy machine too, in seconds.
 PATIENCE = 60
-
-
-def until(condition):
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "this takes too long"
-        time.sleep(0.02)
-
-
-def is_running(pid):
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
-
-
-@pytest.fixture
-def left(client):
-    """The client, which must be alone with no names and no streams after the test; and there must be no processes."""
-    before = set(multiprocessing.active_children())
-    yield client
-    gc.collect()
-    assert set(multiprocessing.active_children()) <= before
-    until(lambda: client.stat()["clients"] == 1)
-    assert client.list() == [] and list(client.streams()) == []
-    assert client.leased() == 0
 
 
 def changed(envs):
@@ -407,7 +381,7 @@ def test_workers_end_with_their_program(context, daemonic, end, hangs, script, t
     assert said == []
     pids = list(map(int, done.stdout.split()))
     assert len(pids) == 2
-    until(lambda: not any(map(is_running, pids)))
+    gone(pids)
 
 
 def test_wrappers_of_gymnasium(left):

@@ -14,6 +14,7 @@ import loader_samples as samples
 import numpy as np
 import pytest
 from children import in_child
+from waiting import eventually, gone, limited
 
 import tensorlend
 from tensorlend.numpy import ArrayDataset, SharedLoader, default_collate, empty, get_worker_info
@@ -23,16 +24,8 @@ HERE = os.path.dirname(__file__)
 
 @pytest.fixture(autouse=True)
 def time_limit():
-    """A test that hangs fails."""
-
-    def late(*_):
-        raise AssertionError("the test took more than two minutes")
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(120)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+    with limited(120):
+        yield
 
 
 def labels(batches):
@@ -271,11 +264,7 @@ def test_a_worker_that_dies_is_named(what, told, in_order):
     pids = batches.worker_pids
     with pytest.raises(RuntimeError, match=rf"worker 1 \(pid {pids[1]}\) exited unexpectedly with {told}"):
         list(batches)
-    assert gone_or_report(pids)
-
-
-def gone_or_report(pids):
-    return samples.gone(pids) or pytest.fail(f"left behind: {pids}")
+    gone(pids)
 
 
 def test_a_worker_killed_while_it_is_waited_for_is_noticed():
@@ -334,7 +323,7 @@ def test_persistent_workers_over_broken_off_epochs():
         next(first)
     assert sorted(np.concatenate([numbers for _, numbers in second])) == list(range(40))
     loader.close()
-    assert gone_or_report(pids)
+    gone(pids)
 
 
 def test_two_loaders_at_once():
@@ -353,7 +342,7 @@ def test_an_iterator_in_a_cycle_of_garbage_ends():
     cycle.append(cycle)
     del batches, loader, cycle
     gc.collect()
-    assert samples.gone(pids)
+    gone(pids)
 
 
 def test_nothing_is_left_behind():
@@ -368,15 +357,10 @@ def test_nothing_is_left_behind():
                 if taken == 10:
                     assert next(batches, None) is None
                 del batches, loader
-                assert gone_or_report(pids)
-        deadline = time.monotonic() + 60
-        while client.streams() or client.list():
-            assert time.monotonic() < deadline, (client.streams(), client.list())
-            time.sleep(0.05)
+                gone(pids)
+        eventually(lambda: (client.streams(), client.list()), lambda: not client.streams() and not client.list())
         # This client is the only one that the daemon knows.
-        while client.stat()["clients"] > 1:
-            assert time.monotonic() < deadline, client.stat()
-            time.sleep(0.05)
+        eventually(client.stat, lambda: client.stat()["clients"] == 1)
 
 
 def script(text):
@@ -416,7 +400,7 @@ def test_workers_end_with_the_trainer(how, method):
     else:
         # Ctrl-C sends the signal to all processes in the foreground.
         os.killpg(trainer.pid, signal.SIGINT)
-    assert gone_or_report(pids)
+    gone(pids)
     _, errors = trainer.communicate(timeout=20)
     if how == "interrupted":
         assert errors.count("KeyboardInterrupt") == 1 and "loader worker" not in errors, errors
@@ -426,7 +410,7 @@ def test_a_trainer_that_ends_in_the_middle_ends_in_peace():
     trainer = script(TRAINER.format(method="fork").replace("for batch in batches:\n            pass", "raise SystemExit(3)"))
     out, errors = trainer.communicate(timeout=60)
     assert trainer.returncode == 3 and errors == ""
-    assert gone_or_report([int(pid) for pid in out.split()])
+    gone([int(pid) for pid in out.split()])
 
 
 def test_torch_is_not_imported():
@@ -499,7 +483,7 @@ def test_a_trainer_that_is_a_child_itself_ends(trainer, method):
         assert process.exitcode == 0
     finally:
         process.kill()
-    assert gone_or_report(pids)
+    gone(pids)
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])

@@ -5,7 +5,6 @@ import inspect
 import multiprocessing
 import os
 import random
-import signal
 import warnings
 
 import numpy as np
@@ -17,6 +16,7 @@ import loader_samples as samples  # noqa: E402
 import loader_torch_samples as mine  # noqa: E402
 from loader_samples import same  # noqa: E402
 from torch.utils.data import DataLoader, RandomSampler, SubsetRandomSampler, TensorDataset  # noqa: E402
+from waiting import gone, limited  # noqa: E402
 
 import tensorlend  # noqa: E402
 from tensorlend.torch import SharedLoader, empty  # noqa: E402
@@ -24,19 +24,10 @@ from tensorlend.torch import SharedLoader, empty  # noqa: E402
 
 @pytest.fixture(autouse=True)
 def time_limit():
-    """A test that hangs fails."""
-
-    def late(*_):
-        raise AssertionError("the test took more than four minutes")
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(240)
-    with warnings.catch_warnings():
+    with limited(240), warnings.catch_warnings():
         # Of torch, where there are fewer cores than workers.
         warnings.filterwarnings("ignore", message="This DataLoader will create")
         yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
 
 
 def compare(make, *, broken_off=True):
@@ -257,7 +248,7 @@ def test_a_killed_worker():
     pids = batches.worker_pids
     with pytest.raises(RuntimeError, match=rf"\(pid {pids[1]}\) exited unexpectedly with exit code -9"):
         list(batches)
-    assert samples.gone(pids)
+    gone(pids)
 
 
 def test_timeout():
@@ -278,7 +269,7 @@ def test_two_loaders_on_one_broker_leave_nothing():
         taken = [(a.tolist(), b.tolist()) for (a,), (b,) in zip(first, second, strict=True)]
         assert sorted(sum((a for a, _ in taken), [])) == sum((b for _, b in taken), []) == list(range(40))
         del first, second
-        assert samples.gone(pids)
+        gone(pids)
         assert client.streams() == [] and client.list() == []
 
 
@@ -329,12 +320,12 @@ def test_pinning_of_a_batchs_own_objects():
     with pytest.raises(ValueError, match="no 13"):
         next(batches)
     assert len(list(batches)) == 6 and next(batches, None) is None
-    assert samples.gone(pids)
+    gone(pids)
     batches = Pinned(iter(loader))
     pids = batches.worker_pids
     next(batches)
     del batches
-    assert samples.gone(pids)
+    gone(pids)
     batches = Pinned(iter(SharedLoader(samples.Failing("killed"), 4, 2, collate_fn=holder)))
     with pytest.raises(RuntimeError, match="SIGKILL"):
         list(batches)

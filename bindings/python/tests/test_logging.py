@@ -9,6 +9,7 @@ import numpy as np
 from stored_daemon import StoredDaemon
 from waiting import eventually
 
+from programs import run
 import tensorlend
 import tensorlend.multiprocessing
 
@@ -102,9 +103,7 @@ def test_a_daemon_that_a_program_starts(script, tmp_path, monkeypatch):
 def test_a_transport_that_cannot_be_installed():
     code = "import logging, numpy; logging.basicConfig(level='INFO'); import multiprocessing.reduction"
     environment = {**os.environ, "TENSORLEND_SOCKET": "/nowhere"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tensorlend.run", "-c", code], capture_output=True, text=True, timeout=60, env=environment
-    )
+    done = run("-m", "tensorlend.run", "-c", code, env=environment)
     first, last = done.stderr.splitlines()
     assert first.startswith("INFO:tensorlend:multiprocessing works as usual, without lent memory: no tensorlend daemon responds")
     assert "not installed: multiprocessing: no tensorlend daemon responds" in last

@@ -14,12 +14,12 @@ import random
 import signal
 import struct
 import sys
-import time
 
 import numpy as np
 import pytest
 from children import in_child
 from places import address, is_in
+from waiting import eventually
 
 import tensorlend
 from tensorlend.objects import Frozen, FrozenDict, FrozenList, UntrustedPickleError, freeze
@@ -40,10 +40,7 @@ class Point:
 
 
 def gone(client, pattern="frozen/*"):
-    deadline = time.monotonic() + 60
-    while client.list(pattern):
-        assert time.monotonic() < deadline, client.list(pattern)
-        time.sleep(0.02)
+    eventually(lambda: client.list(pattern), lambda: not client.list(pattern))
 
 
 @pytest.mark.parametrize(

@@ -8,23 +8,18 @@ import os
 import pathlib
 import re
 import shutil
-import subprocess
-import sys
 import tomllib
 
 import pytest
+from programs import run
 
 PACKAGE = pathlib.Path(__file__).parents[1]
 
 
 def hook(name, tmp_path, **environment):
     """Calls a hook of the build backend."""
-    return subprocess.run(
-        [sys.executable, "-c", f"import tensorlend_build as build; print(build.{name}())"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(PACKAGE / "backend"), "HOME": str(tmp_path), **environment},
-    )
+    variables = {**os.environ, "PYTHONPATH": str(PACKAGE / "backend"), "HOME": str(tmp_path), **environment}
+    return run("-c", f"import tensorlend_build as build; print(build.{name}())", env=variables)
 
 
 @pytest.mark.parametrize("kind", ["wheel", "editable", "sdist"])
@@ -42,12 +37,8 @@ def test_pip_without_rust_shows_no_traceback(tmp_path):
         pytest.skip("the sources are not here")
     sources = shutil.copytree(PACKAGE, tmp_path / "python", ignore=shutil.ignore_patterns("tests", "__pycache__", "*.so"))
     offline = ["--no-build-isolation", "--no-deps", "--no-index", "--no-cache-dir", "--disable-pip-version-check"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "install", *offline, "--target", tmp_path / "out", sources],
-        capture_output=True,
-        text=True,
-        env={"HOME": str(tmp_path), "PATH": str(tmp_path), "TMPDIR": str(tmp_path)},
-    )
+    environment = {"HOME": str(tmp_path), "PATH": str(tmp_path), "TMPDIR": str(tmp_path)}
+    done = run("-m", "pip", "install", *offline, "--target", tmp_path / "out", sources, env=environment)
     said = done.stdout + done.stderr
     assert done.returncode == 1 and "Traceback" not in said and len(said.splitlines()) < 25, said
     (ours,) = [line.strip() for line in said.splitlines() if "tensorlend:" in line]

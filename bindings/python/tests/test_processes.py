@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from children import in_child
 from places import NBYTES, Place
+from waiting import eventually
 
 import tensorlend
 
@@ -244,10 +245,7 @@ def test_a_killed_process_holds_nothing(broker, client):
     assert place.stays()
     os.kill(process.pid, signal.SIGKILL)
     process.join(30)
-    deadline = time.monotonic() + 60
-    while client.stat()["clients"] > 1 or stream.subscribers:
-        assert time.monotonic() < deadline, "the killed client is still there"
-        time.sleep(0.02)
+    eventually("the end of the killed client", lambda: client.stat()["clients"] == 1 and not stream.subscribers)
     assert place.comes_back()
 
 
@@ -263,10 +261,7 @@ def test_what_a_killed_process_published_lives_on(broker, client):
     process.join(60)
     assert process.exitcode == -signal.SIGKILL
     assert client.get("x").numpy().tolist() == [1, 2]
-    deadline = time.monotonic() + 60
-    while client.info("x").alive:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    eventually("the end of the owner", lambda: not client.info("x").alive)
 
 
 def test_a_program_may_end_while_a_thread_waits(script):

@@ -1,6 +1,6 @@
 """The programs that the package carries along, and a daemon that is a process of its own."""
 
-import contextlib
+import functools
 import signal
 import subprocess
 import sys
@@ -8,33 +8,20 @@ import threading
 import time
 
 import numpy as np
+import programs
 import pytest
-from waiting import eventually, listens
 
 import tensorlend
-
-DAEMON = "from tensorlend._programs import daemon; daemon()"
-
 
 @pytest.fixture
 def daemon(tmp_path):
     """A daemon and its socket."""
     socket = tmp_path / "s"
-    process = subprocess.Popen([sys.executable, "-c", DAEMON, "--socket", str(socket)], stderr=subprocess.DEVNULL)
-    try:
-        eventually("a daemon that listens", lambda: listens(socket))
+    with programs.daemon(socket) as process:
         yield process, socket
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(signal.SIGCONT)
-            process.kill()
-        process.wait()
 
 
-def tool(*arguments, **options):
-    return subprocess.run(
-        [sys.executable, "-m", "tensorlend", *arguments], capture_output=True, text=True, timeout=60, **options
-    )
+tool = functools.partial(programs.run, "-m", "tensorlend")
 
 
 def test_the_tool(broker, client, monkeypatch):
@@ -71,9 +58,7 @@ def test_a_daemon_of_its_own(daemon):
 
 def test_a_wrong_configuration(tmp_path):
     (tmp_path / "c.toml").write_text("nonsense = 1")
-    done = subprocess.run(
-        [sys.executable, "-c", DAEMON, "--config", str(tmp_path / "c.toml")], capture_output=True, text=True, timeout=60
-    )
+    done = programs.run("-c", programs.DAEMON, "--config", tmp_path / "c.toml")
     assert done.returncode == 2 and "unknown field" in done.stderr
 
 

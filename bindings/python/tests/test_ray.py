@@ -3,11 +3,10 @@
 import os
 import pickle
 import signal
-import subprocess
-import sys
-import time
 
 import pytest
+from programs import succeeds
+from waiting import eventually
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 ray = pytest.importorskip("ray", reason="ray is not installed")
@@ -27,13 +26,6 @@ def lender():
         ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False, object_store_memory=200 << 20)
         yield client
         ray.shutdown()
-
-
-def until(condition):
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "this takes too long"
-        time.sleep(0.05)
 
 
 def actor():
@@ -95,7 +87,7 @@ def test_actor_to_actor(lender):
     assert ray.get(receiver.total.remote(ref)) == 2000.0
     assert len(lender.list("transit/*")) == 1
     del ref
-    until(lambda: not lender.list("transit/*"))
+    eventually("the end of the names", lambda: not lender.list("transit/*"))
     ref = producer.several.remote()
     assert ray.get(receiver.described.remote(ref)) == {
         "half": torch.bfloat16, "rest": [[[0, 3], [1, 4], [2, 5]], 5], "name": "x"
@@ -116,7 +108,7 @@ def test_each_receiver_has_its_own(lender):
     never = producer.make.remote(3)
     ray.wait([never], fetch_local=False)
     del ref, never
-    until(lambda: not lender.list("transit/*"))
+    eventually("the end of the names", lambda: not lender.list("transit/*"))
 
 
 def test_references_within_an_object(lender):
@@ -125,7 +117,7 @@ def test_references_within_an_object(lender):
     assert ray.get(receiver.total_of.remote(refs)) == 3000.0
     assert len(lender.list("transit/*")) == 3
     del refs
-    until(lambda: not lender.list("transit/*"))
+    eventually("the end of the names", lambda: not lender.list("transit/*"))
     del producer
 
 
@@ -145,7 +137,7 @@ class Direct(transport.LeaseTransport):
 
 def test_an_object_that_is_described_again(broker, client):
     """Ray does this if a reply was lost, and the task was repeated in the same process."""
-    Direct.broker = (tuple(map(os.fspath, client.address)), client.namespace)
+    Direct.daemon = (tuple(map(os.fspath, client.address)), client.namespace)
     sender = Direct()
     tensors = [torch.arange(10), torch.ones(0), torch.tensor(2.5)]
     lent = sender.extract_tensor_transport_metadata("one", tensors)
@@ -161,7 +153,7 @@ def test_an_object_that_is_described_again(broker, client):
 
 def test_a_reference_brings_the_transport(broker, client, script):
     """Ray may pass a reference to an actor before it has registered the transport there."""
-    Direct.broker = (tuple(map(os.fspath, client.address)), client.namespace)
+    Direct.daemon = (tuple(map(os.fspath, client.address)), client.namespace)
     sender = Direct()
     lent = sender.extract_tensor_transport_metadata("one", [torch.arange(10)])
     source = """
@@ -178,7 +170,7 @@ print(found.tolist())
 
 def test_no_memory():
     with tensorlend.embedded('pool.bytes_max = "64MiB"') as broker, broker.connect() as client:
-        Direct.broker = (tuple(map(os.fspath, client.address)), client.namespace)
+        Direct.daemon = (tuple(map(os.fspath, client.address)), client.namespace)
         with pytest.raises(tensorlend.LimitError):
             Direct().extract_tensor_transport_metadata("one", [torch.zeros(1000), torch.zeros(64 << 20)])
         assert not client.list("transit/*")
@@ -190,7 +182,7 @@ def test_a_killed_producer(lender):
     ref = producer.make.remote(4)
     ray.get(receiver.keep.remote(ref))
     os.kill(ray.get(producer.pid.remote()), signal.SIGKILL)
-    until(lambda: not lender.list("transit/*"))
+    eventually("the end of the names", lambda: not lender.list("transit/*"))
     assert ray.get(receiver.kept_total.remote()) == 4000.0
     with pytest.raises(tensorlend.NotFoundError, match="gone: the actor that made them has ended"):
         ray.get(ref)
@@ -249,5 +241,5 @@ def test_actors_of_a_module(tmp_path, broker, runs):
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("TENSORLEND_SOCKET", "RAY_"))}
     if runs:
         environment["TENSORLEND_SOCKET"] = broker.address
-    done = subprocess.run([sys.executable, tmp_path / "program.py"], capture_output=True, text=True, timeout=PATIENCE, env=environment)
-    assert done.returncode == 0 and done.stdout.splitlines()[-1] == "[0, 1000, 2000]", done.stdout + done.stderr
+    done = succeeds(tmp_path / "program.py", env=environment)
+    assert done.stdout.splitlines()[-1] == "[0, 1000, 2000]", done.stdout + done.stderr

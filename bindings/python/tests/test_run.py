@@ -5,9 +5,8 @@ import os
 import pathlib
 import re
 import signal
-import subprocess
-import sys
 
+import programs
 import pytest
 from amounts import only_in_full
 
@@ -21,12 +20,7 @@ def run_both(*arguments, python=(), options=(), **environment):
     """Runs a program by itself and under tensorlend.run; returns what the latter says at its end of lent values and MiB, and the rest."""
     said = []
     for under in ([], ["-m", "tensorlend.run", *options]):
-        done = subprocess.run(
-            [sys.executable, *python, *under, *map(str, arguments)],
-            capture_output=True, text=True, timeout=600, env={**ENVIRONMENT, **environment},
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
-        said.append(done)
+        said.append(programs.succeeds(*python, *under, *arguments, env={**ENVIRONMENT, **environment}))
     usual, under = said
     assert under.stdout == usual.stdout
     found = re.search(r"tensorlend: lent ([\d,]+) arrays and tensors, ([\d,.]+) MiB that were not pickled(.*)\n$", under.stderr)
@@ -117,10 +111,7 @@ if __name__ == "__main__":
     for arguments in (["both.py", "x"], ["-m", "both", "x"], ["folder", "x"]):
         outputs = []
         for under in ([], ["-m", "tensorlend.run"]):
-            done = subprocess.run(
-                [sys.executable, *under, *arguments], capture_output=True, text=True, timeout=120, env=ENVIRONMENT, cwd=tmp_path
-            )
-            assert done.returncode == 0, done.stderr
+            done = programs.succeeds(*under, *arguments, env=ENVIRONMENT, cwd=tmp_path)
             outputs.append(done.stdout.replace(str(tmp_path) + "/", ""))
         assert outputs[0] == outputs[1] and outputs[0]
 
@@ -141,10 +132,10 @@ def test_code():
 
 def test_the_tool_runs_programs(broker, tmp_path):
     environment = {**ENVIRONMENT, "TENSORLEND_SOCKET": ""}
-    tool = [sys.executable, "-m", "tensorlend", "run"]
+    tool = ["-m", "tensorlend", "run"]
 
     def under(*arguments):
-        return subprocess.run([*tool, *map(str, arguments)], capture_output=True, text=True, timeout=600, env=environment)
+        return programs.run(*tool, *arguments, env=environment)
 
     path = program(tmp_path, "import os, sys\nprint(sys.argv[1:], os.environ.get('TENSORLEND_SOCKET'))\nsys.exit(7)\n")
     done = under("--socket", broker.address, path, "--help", "--weights", "--", "--json")
@@ -220,12 +211,12 @@ print(subprocess.check_output([sys.executable, "-c", "print(of_the_user)"], text
 def test_errors_and_exits_are_the_programs_own(tmp_path):
     def under(source):
         path = program(tmp_path, source)
-        return subprocess.run([sys.executable, "-m", "tensorlend.run", path], capture_output=True, text=True, env=ENVIRONMENT)
+        return programs.run("-m", "tensorlend.run", path, env=ENVIRONMENT)
 
     assert under("import sys; sys.exit(7)").returncode == 7
     failed = under("def fails():\n    raise ValueError('no')\nfails()\n")
     assert failed.returncode == 1 and "line 2, in fails" in failed.stderr and "ValueError: no" in failed.stderr
-    missing = subprocess.run([sys.executable, "-m", "tensorlend.run", "nothing.py"], capture_output=True, text=True, env=ENVIRONMENT)
+    missing = programs.run("-m", "tensorlend.run", "nothing.py", env=ENVIRONMENT)
     assert missing.returncode == 1 and "nothing.py" in missing.stderr and "Traceback" not in missing.stderr
 
 
@@ -253,11 +244,8 @@ if __name__ == "__main__":
 def test_a_killed_program_leaves_no_files(broker, tmp_path, method, by):
     files = tmp_path / "files"
     files.mkdir()
-    done = subprocess.run(
-        [sys.executable, "-m", "tensorlend.run", program(tmp_path, KILLED), method, str(int(by))],
-        capture_output=True, text=True, timeout=600, start_new_session=True,
-        env={**ENVIRONMENT, "TENSORLEND_SOCKET": broker.address, "TMPDIR": str(files)},
-    )  # fmt: skip
+    environment = {**ENVIRONMENT, "TENSORLEND_SOCKET": broker.address, "TMPDIR": str(files)}
+    done = programs.run("-m", "tensorlend.run", program(tmp_path, KILLED), method, int(by), start_new_session=True, env=environment)
     assert done.returncode == -by, done.stderr
     # multiprocessing makes this folder for its own sockets. Its process removes it, unless that is killed.
     assert not [path for path in files.iterdir() if not path.name.startswith("pymp-")]
@@ -265,11 +253,8 @@ def test_a_killed_program_leaves_no_files(broker, tmp_path, method, by):
 
 def test_a_program_that_closes_all_files(tmp_path):
     source = "import os\nos.closerange(3, 1000)\nopen('/dev/null')\nprint('done')\n"
-    done = subprocess.run(
-        [sys.executable, "-m", "tensorlend.run", program(tmp_path, source)],
-        capture_output=True, text=True, timeout=600, env=ENVIRONMENT,
-    )  # fmt: skip
-    assert done.returncode == 0 and done.stdout == "done\n"
+    done = programs.succeeds("-m", "tensorlend.run", program(tmp_path, source), env=ENVIRONMENT)
+    assert done.stdout == "done\n"
     assert done.stderr == "tensorlend: the program has closed the file that counts what is lent\n"
 
 
@@ -284,11 +269,9 @@ print(subprocess.check_output([sys.executable, "-c", program], text=True, env={*
 
 def test_without_a_daemon_the_program_goes_without(tmp_path):
     source = POOL.replace("exit=False", "exit=False, testRunner=unittest.TextTestRunner(stream=open('/dev/null', 'w'))")
-    done = subprocess.run(
-        [sys.executable, "-m", "tensorlend.run", program(tmp_path, source), "fork"],
-        capture_output=True, text=True, timeout=600, env={**ENVIRONMENT, "TENSORLEND_SOCKET": "/nowhere"},
-    )  # fmt: skip
-    assert done.returncode == 0 and "done __main__ True" in done.stdout
+    environment = {**ENVIRONMENT, "TENSORLEND_SOCKET": "/nowhere"}
+    done = programs.succeeds("-m", "tensorlend.run", program(tmp_path, source), "fork", env=environment)
+    assert "done __main__ True" in done.stdout
     assert "lent 0 arrays" in done.stderr and "not installed: multiprocessing" in done.stderr
 
 
@@ -465,11 +448,7 @@ if __name__ == "__main__":
 def test_public_tests_pass(package, arguments, least, tmp_path):
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
-    done = subprocess.run(
-        [sys.executable, "-m", "tensorlend.run", "-m", "pytest", "-q", *arguments],
-        capture_output=True, text=True, timeout=600, env=ENVIRONMENT, cwd=tmp_path,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = programs.succeeds("-m", "tensorlend.run", "-m", "pytest", "-q", *arguments, env=ENVIRONMENT, cwd=tmp_path)
     assert re.search(r"[1-9]\d* passed", done.stdout), done.stdout
     said = re.search(r"tensorlend: lent ([\d,]+) arrays and tensors", done.stderr)
     assert said and int(said[1].replace(",", "")) >= least, done.stderr

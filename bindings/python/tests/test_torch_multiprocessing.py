@@ -6,12 +6,11 @@ import os
 import pathlib
 import pickle
 import re
-import subprocess
-import sys
 import threading
 
 import numpy as np
 import pytest
+from programs import succeeds
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -27,10 +26,7 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.sta
 
 def output(*arguments, **environment):
     """Runs a program; returns its lines, and the number of values that it lent."""
-    done = subprocess.run(
-        [sys.executable, *map(str, arguments)], capture_output=True, text=True, timeout=900, env={**ENVIRONMENT, **environment}
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = succeeds(*arguments, timeout=900, env={**ENVIRONMENT, **environment})
     lent = re.search(r"tensorlend: lent ([\d,]+) arrays", done.stderr)
     return done.stdout.splitlines(), int(lent[1].replace(",", "")) if lent else None
 

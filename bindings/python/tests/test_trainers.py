@@ -3,10 +3,9 @@
 import importlib.util
 import os
 import re
-import subprocess
-import sys
 
 import pytest
+from programs import succeeds
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -185,12 +184,8 @@ def result(tmp_path, *parts, before=()):
     """What a program made of these parts prints, and whether its batches were in lent memory."""
     path = tmp_path / "program.py"
     path.write_text("".join(parts))
-    done = subprocess.run(
-        [sys.executable, *before, str(path)],
-        capture_output=True, text=True, timeout=300,
-        env={**ENVIRONMENT, "HF_HUB_OFFLINE": "1", "ACCELERATE_USE_CPU": "1", "CUDA_VISIBLE_DEVICES": ""},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    environment = {**ENVIRONMENT, "HF_HUB_OFFLINE": "1", "ACCELERATE_USE_CPU": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = succeeds(*before, path, env=environment)
     lent = re.findall(r"^lent \[(.*)\]$", done.stderr, re.MULTILINE)
     assert lent and len(set(lent)) == 1, done.stderr
     return sorted(done.stdout.splitlines()), lent[0], done.stderr

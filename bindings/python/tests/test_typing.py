@@ -7,6 +7,7 @@ import subprocess
 import sys
 import typing
 
+import programs
 import pytest
 
 import tensorlend
@@ -18,12 +19,7 @@ STUBS = sorted(pathlib.Path(tensorlend.__file__).parent.glob("*.pyi"))
 
 def mypy(file, tmp_path):
     pytest.importorskip("mypy", reason="mypy is not installed")
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), "--show-error-codes", str(file)],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
+    done = programs.run("-m", "mypy", "--strict", "--cache-dir", tmp_path / "cache", "--show-error-codes", file, cwd=tmp_path)
     return done.stdout + done.stderr, {int(line) for line in re.findall(rf"^{file.name}:(\d+): error", done.stdout, re.MULTILINE)}
 
 

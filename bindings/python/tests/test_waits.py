@@ -2,15 +2,15 @@
 
 import contextlib
 import os
+import pathlib
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 
 import numpy as np
 import pytest
+from programs import daemon
 
 import tensorlend
 
@@ -209,27 +209,15 @@ def test_the_daemons_end_ends_it(waits, broker, name):
 def test_a_killed_daemon_ends_a_wait():
     """A killed daemon leaves its socket, so that clients look for another daemon for some seconds."""
     with tempfile.TemporaryDirectory(prefix="tl-") as folder:
-        program = [sys.executable, "-c", "from tensorlend._programs import daemon; daemon()", "--socket", f"{folder}/socket"]
-        daemon = subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            until = time.monotonic() + 60
-            while True:
-                try:
-                    client = tensorlend.connect(f"{folder}/socket")
-                    break
-                except tensorlend.DisconnectedError:
-                    assert time.monotonic() < until and daemon.poll() is None
-                    time.sleep(0.02)
+        socket = pathlib.Path(folder, "socket")
+        with daemon(socket) as process, tensorlend.connect(socket) as client:
             client.put("x", 1)
             assert client.get("x").numpy() == 1
-            daemon.kill()
-            daemon.wait()
+            process.kill()
+            process.wait()
             with pytest.raises(tensorlend.DisconnectedError, match="connect again"):
                 client.wait_for("nothing")
             assert client.get("x").numpy() == 1
-        finally:
-            daemon.kill()
-            daemon.wait()
 
 
 def test_what_is_there_can_be_taken_from_a_closed_client(client):

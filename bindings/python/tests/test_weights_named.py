@@ -1,13 +1,11 @@
 """Weights under a name: new versions, and the older ones in processes that use them."""
 
 import gc
-import os
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+from programs import run, succeeds
 from safetensors.numpy import save_file
 from waiting import LONG
 
@@ -66,16 +64,14 @@ def killed(*arguments):
 _weights._read_unchanged = killed
 weights.publish(sys.argv[2], "llama", client=connect(sys.argv[1]))
 """
-    done = subprocess.run([sys.executable, "-c", program, broker.address, tmp_path / "2.safetensors"], timeout=LONG)
+    done = run("-c", program, broker.address, tmp_path / "2.safetensors")
     assert done.returncode == -signal.SIGKILL
     assert (load_weights("llama", client=client)["a"] == 1).all()
 
 
 def test_the_command(broker, client, tmp_path):
     path = saved(tmp_path / "1.safetensors", 4)
-    command = [sys.executable, "-m", "tensorlend.weights", "load", path, "--name", "llama", "--address", broker.address]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LONG, env=os.environ)
-    assert done.returncode == 0, done.stderr
+    done = succeeds("-m", "tensorlend.weights", "load", path, "--name", "llama", "--address", broker.address)
     assert done.stdout == f"weights/named/llama: {client.info('weights/named/llama').nbytes} bytes\n"
     assert (load_weights("llama", client=client, timeout=LONG)["a"] == 4).all()
 

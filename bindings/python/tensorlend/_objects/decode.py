@@ -10,7 +10,6 @@ import functools
 import io
 import pickle
 import pickletools
-import re
 import struct
 from collections.abc import Sequence
 from typing import Any
@@ -21,8 +20,6 @@ from tensorlend._errors import DamagedError, DTypeError, ForkedError, UntrustedP
 from tensorlend._native import Lease, _Rows
 from tensorlend._objects import layout
 from tensorlend._objects.layout import Ext, Kind
-
-_DTYPE = re.compile(layout.DTYPE_PATTERN)
 
 #: Maximum number of keys of a dict with the same hash. Only an attacker makes a dict with more of
 #: them, to cause quadratic time.
@@ -282,7 +279,7 @@ def _dtype(name: bytes) -> np.dtype[Any]:
             raise ImportError(f"it holds {word}, which numpy has by the package ml_dtypes: pip install ml_dtypes") from error
         foreign: np.dtype[Any] = np.dtype(getattr(ml_dtypes, word))
         return foreign
-    if not _DTYPE.fullmatch(word):
+    if not layout.DTYPE.fullmatch(word):
         raise ValueError(f"unknown dtype {word!r}")
     return np.dtype(word)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-import re
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Mapping
@@ -25,7 +24,7 @@ _BUFFER_MIN = 1024
 #: written.
 _PIECE = 1 << 20
 
-_DTYPE = re.compile(layout.DTYPE_PATTERN)
+_COLLECTIONS: dict[type, Ext] = {tuple: Ext.TUPLE, set: Ext.SET, frozenset: Ext.FROZENSET}
 
 
 @dataclass(slots=True)
@@ -143,24 +142,17 @@ class Encoder:
             packed = self._packed(_cut(value), depth)
         return packed
 
-    def _ext(self, code: Ext, data: bytes) -> Any:
-        return msgpack.ExtType(int(code), data)
-
     def _foreign(self, value: Any, depth: int) -> Any:
         """Returns the extension for a value for which msgpack has no type."""
         kind = type(value)
-        if kind is tuple:
-            return self._ext(Ext.TUPLE, self._pack(list(value), depth + 1))
+        if kind in _COLLECTIONS:
+            return _ext(_COLLECTIONS[kind], self._pack(list(value), depth + 1))
         if kind is _LongList:
-            return self._ext(Ext.LONG_LIST, b"".join(self._chunks(value.items, depth + 1)))
-        if kind is set:
-            return self._ext(Ext.SET, self._pack(list(value), depth + 1))
-        if kind is frozenset:
-            return self._ext(Ext.FROZENSET, self._pack(list(value), depth + 1))
+            return _ext(Ext.LONG_LIST, b"".join(self._chunks(value.items, depth + 1)))
         if kind is int:
-            return self._ext(Ext.INTEGER, value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True))
+            return _ext(Ext.INTEGER, value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True))
         if kind is complex:
-            return self._ext(Ext.COMPLEX, layout.COMPLEX.pack(value.real, value.imag))
+            return _ext(Ext.COMPLEX, layout.COMPLEX.pack(value.real, value.imag))
         if kind is np.ndarray:
             return self._array(value)
         if isinstance(value, np.generic):
@@ -188,13 +180,13 @@ class Encoder:
         fortran = value.flags.f_contiguous and not value.flags.c_contiguous
         offset = self._add(value.nbytes, _copier(value.T if fortran else value))
         head = layout.ARRAY.pack(offset, fortran, value.ndim, len(name)) + name
-        return self._ext(Ext.ARRAY, head + array("Q", value.shape).tobytes())
+        return _ext(Ext.ARRAY, head + array("Q", value.shape).tobytes())
 
     def _scalar(self, value: np.generic) -> Any:
         name = _dtype_name(value.dtype)
         if name is None or type(value) is not value.dtype.type:
             return self._pickled(value)
-        return self._ext(Ext.SCALAR, bytes([len(name)]) + name + value.tobytes())
+        return _ext(Ext.SCALAR, bytes([len(name)]) + name + value.tobytes())
 
     def _tensor(self, value: Any) -> Any:
         """Returns the extension for a plain tensor of torch; None for other values."""
@@ -208,7 +200,7 @@ class Encoder:
         flat = value.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8).numpy()
         offset = self._add(flat.nbytes, _copier(flat))
         word = name.encode()
-        return self._ext(
+        return _ext(
             Ext.TENSOR, layout.ARRAY.pack(offset, 0, value.dim(), len(word)) + word + array("Q", value.shape).tobytes()
         )
 
@@ -222,7 +214,7 @@ class Encoder:
         if written is None:
             return None
         kind, nbytes, write = written
-        return self._ext(Ext.ARROW, layout.ARROW.pack(kind, self._add(nbytes, write), nbytes))
+        return _ext(Ext.ARROW, layout.ARROW.pack(kind, self._add(nbytes, write), nbytes))
 
     def _labelled(self, value: Any, depth: int) -> Any:
         """Returns the extension for an array or a dataset of xarray; None for other values."""
@@ -231,7 +223,7 @@ class Encoder:
         from tensorlend._objects import labels
 
         description = labels.described(value)
-        return None if description is None else self._ext(Ext.XARRAY, self._pack(description, depth + 1))
+        return None if description is None else _ext(Ext.XARRAY, self._pack(description, depth + 1))
 
     def _pickled(self, value: Any, why: str | None = None) -> Any:
         if not self._may_pickle:
@@ -255,7 +247,7 @@ class Encoder:
         head = layout.PICKLE.pack(len(buffers))
         for buffer in buffers:
             head += layout.BUFFER.pack(self._add(buffer.nbytes, _copier(np.frombuffer(buffer, np.uint8))), buffer.nbytes)
-        return self._ext(Ext.PICKLE, head + text)
+        return _ext(Ext.PICKLE, head + text)
 
     # Writing
 
@@ -303,6 +295,10 @@ class Encoder:
         self._parts.clear()
 
 
+def _ext(code: Ext, data: bytes) -> Any:
+    return msgpack.ExtType(int(code), data)
+
+
 def _copier(source: np.ndarray[Any, Any]) -> Callable[[memoryview], None]:
     def copy(memory: memoryview) -> None:
         np.ndarray(source.shape, source.dtype, memory)[...] = source
@@ -318,7 +314,7 @@ def _dtype_name(dtype: np.dtype[Any]) -> bytes | None:
         return dtype.name.encode()
     if dtype.hasobject or dtype.names is not None or dtype.subdtype is not None or dtype.metadata or dtype.type is np.void:
         return None
-    return dtype.str.encode() if _DTYPE.fullmatch(dtype.str) else None
+    return dtype.str.encode() if layout.DTYPE.fullmatch(dtype.str) else None
 
 
 def _has_long_list(value: Any) -> bool:

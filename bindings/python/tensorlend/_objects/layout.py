@@ -9,7 +9,10 @@ from the data.
 """
 
 import enum
+import re
 import struct
+
+from tensorlend._dtypes import NUMBERS
 
 MAGIC = b"TLOBJECT"
 VERSION = 1
@@ -87,7 +90,7 @@ PART = struct.Struct("<I")
 
 #: numpy's dtypes with the same meaning on all machines, by `dtype.str`. They exclude objects and
 #: structures.
-DTYPE_PATTERN = r"[<>|=][biufcSUV][1-9][0-9]{0,8}|[<>][mM]8(\[[0-9]{0,6}[A-Za-z]{1,2}\])?"
+DTYPE = re.compile(r"[<>|=][biufcSUV][1-9][0-9]{0,8}|[<>][mM]8(\[[0-9]{0,6}[A-Za-z]{1,2}\])?")
 
 #: dtypes of the package ml_dtypes, by name.
 FOREIGN_DTYPES = frozenset(
@@ -105,29 +108,7 @@ FOREIGN_DTYPES = frozenset(
 )
 
 #: dtypes of torch, by name.
-TORCH_DTYPES = frozenset(
-    {
-        "bool",
-        "uint8",
-        "uint16",
-        "uint32",
-        "uint64",
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "float16",
-        "bfloat16",
-        "float32",
-        "float64",
-        "complex64",
-        "complex128",
-        "float8_e4m3fn",
-        "float8_e4m3fnuz",
-        "float8_e5m2",
-        "float8_e5m2fnuz",
-    }
-)
+TORCH_DTYPES = NUMBERS | {"bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"}
 
 
 def aligned(offset: int, to: int = ALIGN) -> int:

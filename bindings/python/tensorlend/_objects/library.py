@@ -4,29 +4,23 @@ import importlib
 from typing import Any
 
 
+def _imported(name: str, need: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ImportError(need) from error
+
+
 def arrow() -> Any:
     """Returns the module pyarrow."""
-    try:
-        return importlib.import_module("pyarrow")
-    except ImportError as error:
-        raise ImportError("Arrow data need the package pyarrow: pip install pyarrow") from error
+    return _imported("pyarrow", "Arrow data need the package pyarrow: pip install pyarrow")
 
 
 def xarray() -> Any:
     """Returns the module xarray."""
-    try:
-        return importlib.import_module("xarray")
-    except ImportError as error:
-        raise ImportError("arrays and datasets of xarray need the package xarray: pip install xarray") from error
+    return _imported("xarray", "arrays and datasets of xarray need the package xarray: pip install xarray")
 
 
-def _msgpack() -> Any:
-    try:
-        return importlib.import_module("msgpack")
-    except ImportError as error:
-        raise ImportError(
-            "tensorlend.freeze, put_object and get_object need the package msgpack: pip install 'tensorlend[objects]'"
-        ) from error
-
-
-msgpack = _msgpack()
+msgpack = _imported(
+    "msgpack", "tensorlend.freeze, put_object and get_object need the package msgpack: pip install 'tensorlend[objects]'"
+)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
 from tensorlend._errors import Error
 from tensorlend._native import Client, Embedded, Subscription
+from tensorlend._processes import stop
 
 #: Time that processes have to exit after SIGTERM and after SIGKILL, in seconds.
 _TERMINATE_SECONDS = 1.0
@@ -16,7 +16,7 @@ _KILL_SECONDS = 1.0
 
 def end(
     client: Client,
-    broker: Embedded | None,
+    daemon: Embedded | None,
     processes: list[Any],
     pipes: list[Any],
     subscriptions: list[Subscription],
@@ -27,11 +27,7 @@ def end(
     """
     for pipe in pipes:
         pipe.close()
-    for stop, seconds in (("terminate", _TERMINATE_SECONDS), ("kill", _KILL_SECONDS)):
-        for process in processes:
-            if process.is_alive():
-                getattr(process, stop)()
-        _join(processes, seconds)
+    stop(processes, _TERMINATE_SECONDS, _KILL_SECONDS)
     for subscription in subscriptions:
         subscription.close()
     try:
@@ -40,12 +36,6 @@ def end(
     except Error:
         # The daemon has ended, and the streams with it.
         pass
-    if broker is not None:
+    if daemon is not None:
         client.close()
-        broker.close()
-
-
-def _join(processes: list[Any], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    for process in processes:
-        process.join(max(0.0, deadline - time.monotonic()))
+        daemon.close()

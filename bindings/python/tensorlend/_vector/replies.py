@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import select
-import signal
 import time
 from multiprocessing.connection import Connection
 from typing import Any
 
+from tensorlend._processes import signal_name
 from tensorlend.loader.failure import Failure
 
 #: Time in seconds that a worker has to exit after its pipe has ended. Its exit code is unknown
@@ -99,17 +99,10 @@ class Replies:
         if code is None:
             how = "has closed its pipe"
         elif code < 0:
-            how = f"was killed by {_signal(-code)}"
+            how = f"was killed by {signal_name(code)}"
         else:
             how = f"exited with status {code}"
         return RuntimeError(
             f"the process of environment {self._index} (pid {self._process.pid}) {how}: "
             "close this vector environment, and make a new one"
         )
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

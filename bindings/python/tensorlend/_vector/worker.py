@@ -24,7 +24,7 @@ _REFUSED = ("reset", "step", "close", "_setattr", "_check_spaces")
 
 
 @dataclass(frozen=True)
-class Seat:
+class WorkerMain:
     """The daemon and the names of the streams that the workers of a vector environment use."""
 
     address: tuple[str, ...]

@@ -2,29 +2,20 @@
 
 import argparse
 
+from tensorlend._html import size_text
 from tensorlend._native import connect
 from tensorlend.kvcache.counters import Summary, summary
-
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-
-
-def _sized(nbytes: float) -> str:
-    for unit in _UNITS[:-1]:
-        if nbytes < 1024:
-            return f"{nbytes:.1f} {unit}"
-        nbytes /= 1024
-    return f"{nbytes:.1f} {_UNITS[-1]}"
 
 
 def _text(found: Summary) -> str:
     counters = found.counters
     lines = [
         f"hit rate {counters.hit_rate():.3f}: {counters.hits} of {counters.queries} blocks, in reports of {found.stores} stores",
-        f"loaded {_sized(counters.loaded_bytes)}, saved {_sized(counters.saved_bytes)}, evicted {_sized(counters.evicted_bytes)}",
+        f"loaded {size_text(counters.loaded_bytes)}, saved {size_text(counters.saved_bytes)}, evicted {size_text(counters.evicted_bytes)}",
         f"lost {counters.lost}, refused {counters.refused}, errors {counters.errors}",
     ]
     for name, group in sorted(found.groups.items(), key=lambda entry: -entry[1].bytes):
-        lines.append(f"{_sized(group.bytes):>12}  {group.blocks:>8} blocks  {group.model or '?'}  {group.dtype}  {name}")
+        lines.append(f"{size_text(group.bytes):>12}  {group.blocks:>8} blocks  {group.model or '?'}  {group.dtype}  {name}")
     return "\n".join(lines)
 
 

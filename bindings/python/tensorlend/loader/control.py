@@ -15,7 +15,7 @@ from typing import Any
 
 #: Interval in seconds at which a worker checks that its trainer lives. A killed trainer closes its
 #: pipes, but processes that it forked may hold them open.
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 
 
 class Control:
@@ -23,7 +23,7 @@ class Control:
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
-        self._heard: deque[Any] = deque()
+        self._received: deque[Any] = deque()
         self._poll = select.poll()
         self._poll.register(pipe.fileno(), select.POLLIN)
         self._trainer = multiprocessing.parent_process()
@@ -34,19 +34,19 @@ class Control:
 
     def wait(self) -> Any:
         """Returns the next order or task; None if the trainer sends no more."""
-        while not self._heard:
+        while not self._received:
             self._poll.poll()
-            self._hear()
-        return self._heard.popleft()
+            self._receive()
+        return self._received.popleft()
 
     def pending(self) -> bool:
         """Whether an order or a task has arrived."""
-        return bool(self._heard) or bool(self._poll.poll(0))
+        return bool(self._received) or bool(self._poll.poll(0))
 
     def dismissed(self) -> bool:
         """Whether the trainer needs no more batches."""
-        self._hear()
-        return None in self._heard
+        self._receive()
+        return None in self._received
 
     def orphaned(self) -> bool:
         """Whether the trainer has ended."""
@@ -55,7 +55,7 @@ class Control:
         gone = self._trainer is None or bool(wait([self._trainer.sentinel], timeout=0))
         return gone or os.getppid() != self._parent
 
-    def complain(self, what: Any) -> None:
+    def send_failure(self, what: Any) -> None:
         """Sends an error to the trainer through the pipe, if it cannot be sent through the stream."""
         self._pipe.send(what)
 
@@ -71,14 +71,14 @@ class Control:
         # This thread runs in all states of the worker, while it waits for orders or for a sample.
         while True:
             self.leave_if_orphaned()
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         while self._poll.poll(0):
             try:
-                self._heard.append(self._pipe.recv())
+                self._received.append(self._pipe.recv())
             except (EOFError, OSError):
-                self._heard.append(None)
+                self._received.append(None)
                 return
 
 

@@ -7,24 +7,25 @@ from __future__ import annotations
 import os
 import secrets
 import select
-import signal
 import time
 import weakref
+from collections.abc import Iterable
 from multiprocessing import util
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
 from tensorlend._errors import ClosedError, Error, StreamEndedError, TimeoutError  # noqa: A004
 from tensorlend._native import Message, Recipe, Subscription
+from tensorlend._processes import join, signal_name, stop
 from tensorlend._types import Mode
 from tensorlend.loader.failure import Failure
 from tensorlend.loader.host import Host
 from tensorlend.loader.job import Job
-from tensorlend.loader.orders import BATCH_BITS, Order, Task
+from tensorlend.loader.orders import BATCH_BITS, Order, Task, stamp
 from tensorlend.loader.worker import work
 
 #: Interval in seconds at which a wait for a message checks that the workers live.
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 #: Time in seconds that a worker has to exit after its stream has ended.
 _EXIT_SECONDS = 5.0
 #: Time in seconds that workers have to end before SIGTERM, then before SIGKILL, and that the kernel
@@ -127,8 +128,8 @@ class Crew:
         except (BrokenPipeError, ConnectionResetError):
             self._lost(worker)
 
-    def receive(self, worker: int, stamp: int, timeout: float) -> Message:
-        """Returns the message of a worker with this stamp, and skips older messages. `timeout` is
+    def receive(self, worker: int, due: int, timeout: float) -> Message:
+        """Returns the message of a worker with the stamp `due`, and skips older messages. `timeout` is
         in seconds, and 0 means no limit.
         """
         subscription = self._subscriptions[worker]
@@ -138,39 +139,39 @@ class Crew:
                 message = subscription.try_recv()
             except StreamEndedError:
                 self._lost(worker)
-            if message is not None and message.timestamp == stamp:
+            if message is not None and message.timestamp == due:
                 return message
-        return self._wait(worker, stamp, message, timeout)
+        return self._wait(worker, due, message, timeout)
 
-    def take(self, worker: int, stamp: int, timeout: float, recipe: Recipe | None) -> Any:
+    def take(self, worker: int, due: int, timeout: float, recipe: Recipe | None) -> Any:
         """Receives a message as `receive` does. If the message has already arrived and the recipe applies to it,
         returns its batch instead.
         """
         subscription = self._subscriptions[worker]
         if subscription is None or recipe is None:
-            return self.receive(worker, stamp, timeout)
+            return self.receive(worker, due, timeout)
         try:
-            taken = subscription._take(stamp, recipe)
+            taken = subscription._take(due, recipe)
         except StreamEndedError:
             self._lost(worker)
         if taken is None or type(taken) is Message:
-            return self._wait(worker, stamp, taken, timeout)
+            return self._wait(worker, due, taken, timeout)
         return taken
 
-    def _wait(self, worker: int, stamp: int, message: Message | None, timeout: float) -> Message:
+    def _wait(self, worker: int, due: int, message: Message | None, timeout: float) -> Message:
         deadline = time.monotonic() + timeout if timeout > 0 else None
-        while message is None or message.timestamp != stamp:
-            if message is not None and message.timestamp > stamp:
-                raise RuntimeError(f"loader worker {worker} sent batch {message.timestamp} where {stamp} was due")
+        while message is None or message.timestamp != due:
+            if message is not None and message.timestamp > due:
+                raise RuntimeError(f"loader worker {worker} sent batch {message.timestamp} where {due} was due")
             message = self._next(worker, deadline, timeout)
         return message
 
     def _next(self, worker: int, deadline: float | None, timeout: float) -> Message:
         while True:
             try:
-                return self._subscription(worker).recv(self._nap(deadline, timeout))
+                return self._subscription(worker).recv(self._poll_seconds(deadline, timeout))
             except TimeoutError:
-                self._look()
+                self._check_workers()
             except StreamEndedError:
                 self._lost(worker)
             except ClosedError:
@@ -179,12 +180,16 @@ class Crew:
                     raise RuntimeError("the loader was closed while a batch was waited for") from None
                 raise
 
-    def receive_any(self, workers: list[int], timeout: float) -> tuple[int, Message]:
-        """Returns the next message of this epoch from any worker."""
+    def receive_next(self, worker: int, batch: int, others: Iterable[int], timeout: float) -> tuple[int, Message]:
+        """Returns the next message of this epoch, and its worker. This is the given batch of the given worker or, if batches come in
+        any order, any message of `others`.
+        """
+        if not self._any_order:
+            return worker, self.receive(worker, stamp(self.epoch, batch), timeout)
         deadline = time.monotonic() + timeout if timeout > 0 else None
         while True:
             poll = select.poll()
-            for worker in workers:
+            for worker in others:
                 try:
                     subscription = self._subscription(worker)
                     while (message := subscription.try_recv()) is not None:
@@ -193,20 +198,20 @@ class Crew:
                     poll.register(subscription.fileno(), select.POLLIN)
                 except TimeoutError:
                     # If the worker has not opened its stream yet, check that the worker lives.
-                    self._look()
+                    self._check_workers()
                 except StreamEndedError:
                     self._lost(worker)
             # Wait with a limit, because a killed producer wakes no subscriber.
-            poll.poll(self._nap(deadline, timeout) * 1000)
-            self._look()
+            poll.poll(self._poll_seconds(deadline, timeout) * 1000)
+            self._check_workers()
 
-    def _nap(self, deadline: float | None, timeout: float) -> float:
+    def _poll_seconds(self, deadline: float | None, timeout: float) -> float:
         if deadline is None:
-            return _LOOK_SECONDS
+            return _POLL_SECONDS
         left = deadline - time.monotonic()
         if left <= 0:
             raise RuntimeError(f"the loader timed out after {timeout} seconds: raise timeout=, or see why the worker is slow")
-        return min(left, _LOOK_SECONDS)
+        return min(left, _POLL_SECONDS)
 
     def _subscription(self, worker: int) -> Subscription:
         subscription = self._subscriptions[worker]
@@ -215,7 +220,7 @@ class Crew:
                 self._jobs[worker].stream,
                 start="oldest",
                 pollable=self._any_order,
-                wait=_LOOK_SECONDS,
+                wait=_POLL_SECONDS,
                 mode=self._mode,
             )
         return subscription
@@ -224,35 +229,30 @@ class Crew:
         """Raises the error for a stream that has ended, usually because its worker has died."""
         if not self.closed:
             self._processes[worker].join(_EXIT_SECONDS)
-        self._look()
+        self._check_workers()
         raise RuntimeError(f"the stream of loader worker {worker} was ended by another client")
 
-    def _look(self) -> None:
+    def _check_workers(self) -> None:
         """Raises if a worker has died or has sent an error."""
         if self.closed:
             raise RuntimeError("the loader was closed while a batch was waited for")
         for worker, process in enumerate(self._processes):
             if self._pipes[worker].poll(0):
                 try:
-                    complaint = self._pipes[worker].recv()
+                    failure = self._pipes[worker].recv()
                 except (EOFError, OSError):
                     process.join(_EXIT_SECONDS)
                 else:
                     self.close()
-                    raise complaint.error() if isinstance(complaint, Failure) else RuntimeError(str(complaint))
+                    raise failure.error() if isinstance(failure, Failure) else RuntimeError(str(failure))
             if process.exitcode is not None:
                 pid, code = process.pid, process.exitcode
                 self.close()
-                raise RuntimeError(f"loader worker {worker} (pid {pid}) exited unexpectedly with {_told(code)}")
+                raise RuntimeError(f"loader worker {worker} (pid {pid}) exited unexpectedly with {_exit_text(code)}")
 
 
-def _told(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"exit code {code}: killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"exit code {code}"
+def _exit_text(code: int) -> str:
+    return f"exit code {code}" + (f": killed by {signal_name(code)}" if code < 0 else "")
 
 
 def _end(
@@ -273,15 +273,8 @@ def _end(
     for subscription in subscriptions:
         if subscription is not None:
             subscription.close()
-    _join(processes, _END_SECONDS)
-    for process in processes:
-        if process.is_alive():
-            process.terminate()
-    _join(processes, _TERMINATE_SECONDS)
-    for process in processes:
-        if process.is_alive():
-            process.kill()
-    _join(processes, _KILL_SECONDS)
+    join(processes, _END_SECONDS)
+    stop(processes, _TERMINATE_SECONDS, _KILL_SECONDS)
     for process in processes:
         if not process.is_alive():
             process.close()
@@ -306,9 +299,3 @@ def _dismiss(pipe: Connection) -> None:
     except OSError:
         pass
     pipe.close()
-
-
-def _join(processes: list[Any], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    for process in processes:
-        process.join(max(0.0, deadline - time.monotonic()))

@@ -98,17 +98,15 @@ class Known:
 class Drawn:
     """An epoch of a map-style dataset whose indices the trainer draws from a sampler while it takes batches."""
 
-    def __init__(self, indices: Iterator[Any], in_order: bool) -> None:
+    def __init__(self, indices: Iterator[Any]) -> None:
         """Creates the epoch. `indices` yields the indices of one batch at a time."""
         self._indices = indices
-        self._in_order = in_order
 
     def begin(self, crew: Crew, unpacker: Unpacker, ahead: int, timeout: float, settle: Settle) -> None:
         self._crew, self._unpack, self._timeout = crew, unpacker.batch, timeout
-        self._epoch = crew.begin()
         self._given = self._taken = 0
         self._more = True
-        crew.order(Tasks(self._epoch, settle))
+        crew.order(Tasks(crew.begin(), settle))
         for _ in range(ahead):
             for worker in range(len(crew)):
                 self._give(worker)
@@ -127,28 +125,22 @@ class Drawn:
     def take(self) -> Any:
         if self._taken == self._given:
             raise StopIteration
-        workers = len(self._crew)
-        if self._in_order:
-            worker = self._taken % workers
-            message = self._crew.receive(worker, stamp(self._epoch, self._taken), self._timeout)
-        else:
-            worker, message = self._crew.receive_any(list(range(workers)), self._timeout)
-        self._taken += 1
+        worker, message = self._receive()
         self._give(worker)
         return self._unpack(message.value)
 
+    def _receive(self) -> tuple[int, Message]:
+        workers = len(self._crew)
+        received = self._crew.receive_next(self._taken % workers, self._taken, range(workers), self._timeout)
+        self._taken += 1
+        return received
 
     def settle(self) -> Settle:
         # The workers complete all tasks that were sent. Receive their batches here, so that the
         # pipes do not become full.
-        workers = len(self._crew)
-        for taken in range(self._taken, self._given):
-            if self._in_order:
-                self._crew.receive(taken % workers, stamp(self._epoch, taken), self._timeout)
-            else:
-                self._crew.receive_any(list(range(workers)), self._timeout)
-        self._taken = self._given
-        return (0,) * workers
+        while self._taken < self._given:
+            self._receive()
+        return (0,) * len(self._crew)
 
 
 class Iterated:
@@ -156,25 +148,18 @@ class Iterated:
     each worker until its dataset ends.
     """
 
-    def __init__(self, in_order: bool) -> None:
-        self._in_order = in_order
-
     def begin(self, crew: Crew, unpacker: Unpacker, ahead: int, timeout: float, settle: Settle) -> None:
         self._crew, self._unpack, self._timeout = crew, unpacker.batch, timeout
-        self._epoch = crew.begin()
         self._taken = [0] * len(crew)
         self._ahead = ahead
         # The workers that have not ended, the next one first.
         self._turns = list(range(len(crew)))
-        crew.order(Whole(self._epoch, settle))
+        crew.order(Whole(crew.begin(), settle))
 
     def take(self) -> Any:
         while self._turns:
-            if self._in_order:
-                worker = self._turns[0]
-                message = self._crew.receive(worker, stamp(self._epoch, self._taken[worker]), self._timeout)
-            else:
-                worker, message = self._crew.receive_any(self._turns, self._timeout)
+            first = self._turns[0]
+            worker, message = self._crew.receive_next(first, self._taken[first], self._turns, self._timeout)
             self._taken[worker] += 1
             self._turns.remove(worker)
             # A worker that failed has not ended. It continues with the next samples.

@@ -13,16 +13,16 @@ class Host:
     """A daemon, and this process's client of the daemon."""
 
     def __init__(self, address: str | os.PathLike[str] | Sequence[str] | None, namespace: str | None) -> None:
-        broker: Embedded | None = None
+        daemon: Embedded | None = None
         if address is None:
-            broker = embedded()
-            address = broker.address
+            daemon = embedded()
+            address = daemon.address
         self.client: Client = connect(address, namespace=namespace, label="loader")
         self.address: tuple[str, ...] = tuple(os.fspath(path) for path in self.client.address)
         self.namespace: str | None = self.client.namespace
         # The process that owns the daemon. A forked child must not stop the daemon.
         self.pid = os.getpid()
-        self._end = weakref.finalize(self, _end, self.client, broker)
+        self._end = weakref.finalize(self, _end, self.client, daemon)
 
     @classmethod
     def of(cls, client: Client) -> Host:
@@ -35,7 +35,7 @@ class Host:
         return host
 
 
-def _end(client: Client, broker: Embedded | None) -> None:
+def _end(client: Client, daemon: Embedded | None) -> None:
     client.close()
-    if broker is not None:
-        broker.close()
+    if daemon is not None:
+        daemon.close()

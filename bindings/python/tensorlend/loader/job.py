@@ -10,21 +10,21 @@ if TYPE_CHECKING:
     from tensorlend.loader.kit import Kit
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Job:
-    """One worker's arguments, for all epochs of its process."""
+    """One worker's arguments, for all epochs of its process. A loader leaves those with a default to its workforce."""
 
     #: Sockets of the daemon, in the order in which the worker tries them.
-    address: tuple[str, ...]
-    namespace: str | None
+    address: tuple[str, ...] = ()
+    namespace: str | None = None
     #: Name of the stream that this worker opens.
-    stream: str
+    stream: str = ""
     #: Maximum number of batches that wait in the stream.
-    capacity: int
-    worker: int
-    workers: int
+    capacity: int = 0
+    worker: int = 0
+    workers: int = 0
     #: The seed that all workers share. A worker adds its number to this seed.
-    base_seed: int
+    base_seed: int = 0
     dataset: Any
     #: Whether the dataset is iterated, rather than indexed.
     iterable: bool

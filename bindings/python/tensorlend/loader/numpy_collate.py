@@ -78,20 +78,21 @@ def default_collate(batch: Sequence[Any]) -> Any:
         return np.asarray(batch)
     if isinstance(first, Mapping):
         members = {key: default_collate([sample[key] for sample in batch]) for key in first}
-        return members if type(first) is dict else _like(first, members)
+        return members if type(first) is dict else like(first, members)
     if isinstance(first, Sequence):
         if any(len(sample) != len(first) for sample in batch):
             raise ValueError("the samples of a batch differ in their number of members")
         columns = [default_collate(column) for column in zip(*batch, strict=True)]
         if hasattr(first, "_fields"):
             return type(first)(*columns)
-        return columns if type(first) is list else _like(first, columns)
+        return columns if type(first) is list else like(first, columns)
     if hasattr(first, "__array__") or hasattr(first, "__dlpack__"):
         return stack(batch)
     raise TypeError(f"a batch is collated of arrays, numbers, text, mappings and sequences, but a sample is {type(first)}")
 
 
-def _like(first: Any, members: Any) -> Any:
+def like(first: Any, members: Any) -> Any:
+    """Returns the members in an object of the type of `first`, if that type can be made from them alone."""
     try:
         return type(first)(members)
     except TypeError:

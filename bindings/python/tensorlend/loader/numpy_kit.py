@@ -8,14 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from tensorlend._dtypes import NUMBERS
 from tensorlend._native import Draft, Lease
 from tensorlend.loader import job as jobs
 from tensorlend.loader.job import Job
 from tensorlend.loader.numpy_collate import ArrayDataset, default_collate
-
-_DTYPES = frozenset(
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128".split()
-)
 
 
 class NumpyKit:
@@ -33,7 +30,7 @@ class NumpyKit:
 
     def kind(self, value: Any) -> str | None:
         # Accept memory maps, whose file the trainer does not need. Other subclasses may hold more than their elements.
-        if type(value) in (np.ndarray, np.memmap) and value.dtype.name in _DTYPES and value.dtype.isnative:
+        if type(value) in (np.ndarray, np.memmap) and value.dtype.name in NUMBERS and value.dtype.isnative:
             return "n"
         return None
 

@@ -164,13 +164,6 @@ class SharedLoader:
             timeout=timeout,
         )
         self._job = Job(
-            address=(),
-            namespace=None,
-            stream="",
-            capacity=0,
-            worker=0,
-            workers=count,
-            base_seed=0,
             dataset=dataset,
             iterable=iterable,
             batch_size=self.batch_size,
@@ -211,10 +204,10 @@ class SharedLoader:
 
     def _epoch(self) -> Epoch:
         if self._iterable:
-            return Iterated(self._manner.in_order)
+            return Iterated()
         if self.sampler is None and self.batch_sampler is None and self._manner.in_order:
             return Known(self._permutation(), len(self.dataset), self.batch_size, self.drop_last)
-        return Drawn(self._indices(), self._manner.in_order)
+        return Drawn(self._indices())
 
     def _permutation(self) -> np.ndarray[Any, np.dtype[np.int64]] | None:
         return self._generator.permutation(len(self.dataset)) if self.shuffle else None

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tensorlend.loader.batches import Batches
+from tensorlend.loader.numpy_collate import like
 
 
 def pin(batch: Any) -> Any:
@@ -18,19 +19,12 @@ def pin(batch: Any) -> Any:
     if isinstance(batch, (str, bytes)):
         return batch
     if isinstance(batch, Mapping):
-        return _like(batch, {key: pin(value) for key, value in batch.items()})
+        return like(batch, {key: pin(value) for key, value in batch.items()})
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*map(pin, batch))
     if isinstance(batch, Sequence):
-        return _like(batch, [pin(item) for item in batch])
+        return like(batch, [pin(item) for item in batch])
     return batch
-
-
-def _like(batch: Any, members: Any) -> Any:
-    try:
-        return type(batch)(members)
-    except TypeError:
-        return members
 
 
 class Pinned(Iterator[Any]):

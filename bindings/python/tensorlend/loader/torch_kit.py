@@ -11,19 +11,14 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset, default_collate
 
+from tensorlend._dtypes import NUMBERS
 from tensorlend._errors import DeviceError
 from tensorlend._native import Draft, Lease
 from tensorlend.loader import arena
 from tensorlend.loader.job import Job
 from tensorlend.loader.numpy_kit import NumpyKit
 
-_DTYPES = frozenset(
-    getattr(torch, name)
-    for name in (
-        "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64 complex64 complex128"
-    ).split()
-    if hasattr(torch, name)
-)
+_DTYPES = frozenset(getattr(torch, name) for name in (*NUMBERS, "bfloat16"))
 
 
 class TorchKit(NumpyKit):

@@ -193,13 +193,6 @@ class SharedLoader(DataLoader[Any]):
 
     def _job(self, kit: TorchKit) -> Job:
         return Job(
-            address=(),
-            namespace=None,
-            stream="",
-            capacity=0,
-            worker=0,
-            workers=self.num_workers,
-            base_seed=0,
             dataset=self.dataset,
             iterable=isinstance(self.dataset, IterableDataset),
             batch_size=self.batch_size,
@@ -212,13 +205,13 @@ class SharedLoader(DataLoader[Any]):
 
     def _epoch(self) -> Epoch:
         if isinstance(self.dataset, IterableDataset):
-            return Iterated(self._in_order)
+            return Iterated()
         indices = self.batch_sampler if self.batch_sampler is not None else self.sampler
         if self._in_order:
             known = _known(indices)
             if known is not None:
                 return known
-        return Drawn(iter(indices), self._in_order)
+        return Drawn(iter(indices))
 
 
 def _known(indices: Any) -> Known | None:

@@ -27,10 +27,10 @@ _SUBSCRIBE_SECONDS = 0.1
 
 #: Number of attempts to send during the time in which the trainer takes one batch of this worker.
 #: The limits of the sleep between two attempts follow, in seconds.
-_LOOKS = 8
-_LOOK_SECONDS_MIN, _LOOK_SECONDS_MAX = 20e-6, 2e-3
+_ATTEMPTS = 8
+_ATTEMPT_SECONDS_MIN, _ATTEMPT_SECONDS_MAX = 20e-6, 2e-3
 #: Time in seconds of polling after which the worker sleeps until the trainer wakes it.
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 
 #: The number of a batch in its epoch, and the function that makes it.
 Batch = tuple[int, Callable[[], Any]]
@@ -190,15 +190,15 @@ class _Worker:
                 more = False
                 content, metadata = self._packer.end()
             else:
-                content, metadata = self._sorry(stop)
+                content, metadata = self._failed_batch(stop)
         except Exception as error:
-            content, metadata = self._sorry(error)
+            content, metadata = self._failed_batch(error)
         # Drop the views of the sent slots, because a view would keep a slot in use after the trainer has released it.
         self._arena.clear()
         self._send(content, metadata, stamp(epoch, batch))
         return more
 
-    def _sorry(self, error: BaseException) -> tuple[Content, bytes]:
+    def _failed_batch(self, error: BaseException) -> tuple[Content, bytes]:
         failure = self._failure(error)
         # Drop the traceback, which may hold the failed batch, and so the memory that was missing.
         error.__traceback__ = None
@@ -207,7 +207,7 @@ class _Worker:
             return self._packer.failure(failure)
         except Exception:
             # There is not enough memory even to send the error through the stream.
-            self._control.complain(failure)
+            self._control.send_failure(failure)
             raise
 
     def _send(self, content: Content, metadata: bytes, stamp: int) -> None:
@@ -233,11 +233,11 @@ class _Worker:
         do not sleep as long as the trainer takes batches.
         """
         began = now = time.monotonic()
-        while now - began < _LOOK_SECONDS:
+        while now - began < _POLL_SECONDS:
             try:
                 self._stream.try_send(content, metadata=metadata, timestamp=stamp)
             except StreamFullError:
-                time.sleep(min(max(self._pace / _LOOKS, _LOOK_SECONDS_MIN), _LOOK_SECONDS_MAX))
+                time.sleep(min(max(self._pace / _ATTEMPTS, _ATTEMPT_SECONDS_MIN), _ATTEMPT_SECONDS_MAX))
                 now = time.monotonic()
             else:
                 if now > began:

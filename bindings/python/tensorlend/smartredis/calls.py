@@ -16,8 +16,8 @@ class Calls:
         raise NotImplementedError
 
     @property
-    def _broker(self) -> tensorlend.Client:
-        return self._connection.broker
+    def _client(self) -> tensorlend.Client:
+        return self._connection.client
 
     @property
     def _prefixes(self) -> Prefixes:

@@ -21,7 +21,7 @@ from .models import ModelCalls
 from .nodes import NodeCalls
 from .prefixes import value_key
 from .snapshot import Array
-from .util import Dtypes, exception_handler, typecheck
+from .util import Dtypes, api_call, typecheck
 
 __all__ = ["Client"]
 
@@ -64,7 +64,7 @@ class Client(ListCalls, NodeCalls, ModelCalls, SRObject):
         assert isinstance(self._srobject, Connection)
         return self._srobject
 
-    @exception_handler
+    @api_call
     def put_tensor(self, name: str, data: Array) -> None:
         """Copies an array to the daemon's memory.
 
@@ -72,114 +72,99 @@ class Client(ListCalls, NodeCalls, ModelCalls, SRObject):
         :raises TypeError: for other types
         :raises RedisBadAllocError: if memory is exhausted
         """
-        typecheck(name, "name", str)
-        typecheck(data, "data", np.ndarray)
         Dtypes.tensor_from_numpy(data)
-        self._broker.put(self._prefixes.tensor(name, reads=False), np.asarray(without_mask(data), order="C"))
+        self._client.put(self._prefixes.tensor(name, reads=False), np.asarray(without_mask(data), order="C"))
 
-    @exception_handler
+    @api_call
     def get_tensor(self, name: str) -> Array:
         """Returns a copy of the name's present value. The caller owns the copy.
 
         :raises RedisRuntimeError: if there is no such tensor
         """
-        typecheck(name, "name", str)
-        return tensor_at(self._broker, self._prefixes.tensor(name, reads=True))
+        return tensor_at(self._client, self._prefixes.tensor(name, reads=True))
 
-    @exception_handler
+    @api_call
     def delete_tensor(self, name: str) -> None:
         """Deletes a tensor, if it exists."""
-        typecheck(name, "name", str)
-        self._broker.delete(self._prefixes.tensor(name, reads=True))
+        self._client.delete(self._prefixes.tensor(name, reads=True))
 
-    @exception_handler
+    @api_call
     def copy_tensor(self, src_name: str, dest_name: str) -> None:
         """Copies a tensor to another name.
 
         :raises RedisRuntimeError: if there is no such tensor
         """
-        typecheck(src_name, "src_name", str)
-        typecheck(dest_name, "dest_name", str)
         source = self._prefixes.tensor(src_name, reads=True)
         target = self._prefixes.tensor(dest_name, reads=False)
         try:
-            self._broker.copy(source, target)
+            self._client.copy(source, target)
         except tensorlend.NotFoundError:
             # The source may be a tensor of a dataset.
-            self._broker.put(target, tensor_at(self._broker, source))
+            self._client.put(target, tensor_at(self._client, source))
 
-    @exception_handler
+    @api_call
     def rename_tensor(self, old_name: str, new_name: str) -> None:
         """Gives a tensor another name, and replaces the previous value of that name.
 
         :raises RedisRuntimeError: if there is no such tensor
         """
-        typecheck(old_name, "old_name", str)
-        typecheck(new_name, "new_name", str)
         source = self._prefixes.tensor(old_name, reads=True)
         self._rename(source, self._prefixes.tensor(new_name, reads=False))
 
-    @exception_handler
+    @api_call
     def put_dataset(self, dataset: Dataset) -> None:
         """Copies a dataset to the daemon's memory. Readers see the whole dataset or the previous value.
 
         :raises RedisRuntimeError: if it is empty
         :raises RedisBadAllocError: if memory is exhausted
         """
-        typecheck(dataset, "dataset", Dataset)
         content = dataset.get_data()
         tensors, metadata = content.to_value()
         key = self._prefixes.dataset(content.name, reads=False)
-        self._broker.put_dataset(value_key(key), tensors, metadata=metadata)
+        self._client.put_dataset(value_key(key), tensors, metadata=metadata)
 
-    @exception_handler
+    @api_call
     def get_dataset(self, name: str) -> Dataset:
         """Returns a copy of the dataset's present value.
 
         :raises RedisKeyError: if there is no such dataset
         """
-        typecheck(name, "name", str)
         key = self._prefixes.dataset(name, reads=True)
         try:
-            value = self._broker.get_dataset(value_key(key))
+            value = self._client.get_dataset(value_key(key))
         except tensorlend.NotFoundError as e:
             raise RedisKeyError(f"there is no dataset {name!r}, key {key!r}", key=key) from e
         return Dataset.from_pybind(Content.from_value(name, value))
 
-    @exception_handler
+    @api_call
     def delete_dataset(self, name: str) -> None:
         """Deletes a dataset.
 
         :raises RedisRuntimeError: if there is no such dataset
         """
-        typecheck(name, "name", str)
         key = self._prefixes.dataset(name, reads=True)
-        if not self._broker.delete(value_key(key)):
+        if not self._client.delete(value_key(key)):
             raise RedisRuntimeError(f"there is no dataset {name!r}, key {key!r}", key=key)
 
-    @exception_handler
+    @api_call
     def copy_dataset(self, src_name: str, dest_name: str) -> None:
         """Copies a dataset to another name.
 
         :raises RedisKeyError: if there is no such dataset
         """
-        typecheck(src_name, "src_name", str)
-        typecheck(dest_name, "dest_name", str)
         source = self._prefixes.dataset(src_name, reads=True)
         target = self._prefixes.dataset(dest_name, reads=False)
         try:
-            self._broker.copy(value_key(source), value_key(target))
+            self._client.copy(value_key(source), value_key(target))
         except tensorlend.NotFoundError as e:
             raise RedisKeyError(f"there is no dataset {src_name!r}, key {source!r}", key=source) from e
 
-    @exception_handler
+    @api_call
     def rename_dataset(self, old_name: str, new_name: str) -> None:
         """Gives a dataset another name, and replaces the previous value of that name.
 
         :raises RedisKeyError: if there is no such dataset
         """
-        typecheck(old_name, "old_name", str)
-        typecheck(new_name, "new_name", str)
         source = self._prefixes.dataset(old_name, reads=True)
         target = self._prefixes.dataset(new_name, reads=False)
         try:
@@ -187,93 +172,79 @@ class Client(ListCalls, NodeCalls, ModelCalls, SRObject):
         except tensorlend.NotFoundError as e:
             raise RedisKeyError(f"there is no dataset {old_name!r}, key {source!r}", key=source) from e
 
-    @exception_handler
+    @api_call
     def tensor_exists(self, name: str) -> bool:
         """Returns whether the tensor exists. ``{dataset}.tensor`` names a tensor of a dataset."""
-        typecheck(name, "name", str)
-        return key_exists(self._broker, self._prefixes.tensor(name, reads=True))
+        return key_exists(self._client, self._prefixes.tensor(name, reads=True))
 
-    @exception_handler
+    @api_call
     def dataset_exists(self, name: str) -> bool:
         """Returns whether the dataset exists."""
-        typecheck(name, "name", str)
-        return self._broker.exists(value_key(self._prefixes.dataset(name, reads=True)))
+        return self._client.exists(value_key(self._prefixes.dataset(name, reads=True)))
 
-    @exception_handler
+    @api_call
     def key_exists(self, key: str) -> bool:
         """Returns whether the key, with its prefix, has a value. A key names a tensor, a list,
         ``{name}.meta`` or ``{name}.tensor``.
         """
-        typecheck(key, "key", str)
-        return key_exists(self._broker, key)
+        return key_exists(self._client, key)
 
-    @exception_handler
+    @api_call
     def poll_key(self, key: str, poll_frequency_ms: int, num_tries: int) -> bool:
         """Waits until the key has a value, for at most ``num_tries`` times ``poll_frequency_ms``.
         Returns whether the key has a value.
         """
-        typecheck(key, "key", str)
-        _check_poll(poll_frequency_ms, num_tries)
-        return poll_key(self._broker, key, poll_frequency_ms, num_tries)
+        return poll_key(self._client, key, poll_frequency_ms, num_tries)
 
-    @exception_handler
+    @api_call
     def poll_tensor(self, name: str, poll_frequency_ms: int, num_tries: int) -> bool:
         """Waits until the tensor exists, for at most ``num_tries`` times ``poll_frequency_ms``.
         Returns whether the tensor exists.
         """
-        typecheck(name, "name", str)
-        _check_poll(poll_frequency_ms, num_tries)
         key = self._prefixes.tensor(name, reads=True)
-        return poll_key(self._broker, key, poll_frequency_ms, num_tries)
+        return poll_key(self._client, key, poll_frequency_ms, num_tries)
 
-    @exception_handler
+    @api_call
     def poll_dataset(self, name: str, poll_frequency_ms: int, num_tries: int) -> bool:
         """Waits until the dataset exists, for at most ``num_tries`` times ``poll_frequency_ms``.
         Returns whether the dataset exists.
         """
-        typecheck(name, "name", str)
-        _check_poll(poll_frequency_ms, num_tries)
         key = value_key(self._prefixes.dataset(name, reads=True))
-        return poll_name(self._broker, key, poll_frequency_ms, num_tries, lambda: self._broker.exists(key))
+        return poll_name(self._client, key, poll_frequency_ms, num_tries, lambda: self._client.exists(key))
 
-    @exception_handler
+    @api_call
     def set_data_source(self, source_id: str) -> None:
         """Selects the prefix of ``SSKEYIN`` under which this client reads. The default is the first
         prefix.
 
         :raises RedisRuntimeError: if ``SSKEYIN`` does not contain it
         """
-        typecheck(source_id, "source_id", str)
         self._prefixes.set_source(source_id)
 
-    @exception_handler
+    @api_call
     def use_tensor_ensemble_prefix(self, use_prefix: bool) -> None:
         """Sets whether tensors' names are prefixed. By default they are."""
-        typecheck(use_prefix, "use_prefix", bool)
         self._prefixes.tensors = use_prefix
 
-    @exception_handler
+    @api_call
     def use_dataset_ensemble_prefix(self, use_prefix: bool) -> None:
         """Sets whether datasets' names are prefixed. By default they are."""
-        typecheck(use_prefix, "use_prefix", bool)
         self._prefixes.datasets = use_prefix
 
-    @exception_handler
+    @api_call
     def use_list_ensemble_prefix(self, use_prefix: bool) -> None:
         """Sets whether lists' names are prefixed. By default they are."""
-        typecheck(use_prefix, "use_prefix", bool)
         self._prefixes.lists = use_prefix
 
-    @exception_handler
+    @api_call
     def use_model_ensemble_prefix(self, use_prefix: bool) -> None:
         """Sets whether models' and scripts' names are prefixed. By default they are not."""
-        typecheck(use_prefix, "use_prefix", bool)
         self._prefixes.models = use_prefix
 
     def _rename(self, source: str, target: str) -> None:
         # A rename to the same name must still raise an error if the tensor does not exist.
-        if source != target or not self._broker.exists(source):
-            self._broker.rename(source, target)
+        if source != target or not self._client.exists(source):
+            self._client.rename(source, target)
 
 
 def _connect(config_options: ConfigOptions | None, logger_name: str, cluster: bool | None) -> Connection:
@@ -283,8 +254,3 @@ def _connect(config_options: ConfigOptions | None, logger_name: str, cluster: bo
         return Connection(options, logger_name, cluster)
     except RedisReplyError as e:
         raise RedisConnectionError(str(e)) from e
-
-
-def _check_poll(poll_frequency_ms: int, num_tries: int) -> None:
-    typecheck(poll_frequency_ms, "poll_frequency_ms", int)
-    typecheck(num_tries, "num_tries", int)

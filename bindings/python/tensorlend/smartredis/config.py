@@ -2,17 +2,11 @@
 
 import os
 import re
-from collections.abc import Callable
-from functools import wraps
-from typing import ParamSpec, TypeVar
 
 from .error import RedisKeyError, RedisRuntimeError
-from .util import exception_handler, typecheck
+from .util import api_call
 
 __all__ = ["ConfigOptions", "Options"]
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
 
 _INTEGER = re.compile(r"-?[0-9]+")
 
@@ -75,18 +69,6 @@ class Options:
         return f"{name}_{self._suffix}" if self._suffix else name
 
 
-def _managed(func: Callable[_P, _R]) -> Callable[_P, _R]:
-    @wraps(func)
-    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        self = args[0]
-        assert isinstance(self, ConfigOptions)
-        if self._options is None:
-            raise RedisRuntimeError("these options have no source; make them by ConfigOptions.create_from_environment")
-        return func(*args, **kwargs)
-
-    return call
-
-
 class ConfigOptions:
     """The options of a client: see :meth:`create_from_environment`."""
 
@@ -94,13 +76,12 @@ class ConfigOptions:
         self._options: Options | None = None
 
     @classmethod
-    @exception_handler
+    @api_call
     def create_from_environment(cls, db_suffix: str) -> "ConfigOptions":
         """Returns options that are read from the environment.
 
         :param db_suffix: with ``"big"``, the option ``SSDB`` is read from ``SSDB_big``; with ``""`` from ``SSDB``
         """
-        typecheck(db_suffix, "db_suffix", str)
         return cls.from_pybind(Options(db_suffix))
 
     @staticmethod
@@ -110,65 +91,52 @@ class ConfigOptions:
         new.set_configoptions(configoptions)
         return new
 
-    @exception_handler
-    @_managed
+    @api_call
     def get_data(self) -> Options:
         """Returns the values of these options."""
         return self._source
 
-    @exception_handler
+    @api_call
     def set_configoptions(self, configoptions: Options) -> None:
         """Replaces the values of these options."""
-        typecheck(configoptions, "configoptions", Options)
         self._options = configoptions
 
-    @exception_handler
-    @_managed
+    @api_call
     def get_integer_option(self, option_name: str) -> int:
         """Returns the value of an integer option.
 
         :raises RedisKeyError: if it is not set
         :raises ValueError: if it is not a number of 32 bits
         """
-        typecheck(option_name, "option_name", str)
         return self._source.integer(option_name)
 
-    @exception_handler
-    @_managed
+    @api_call
     def get_string_option(self, option_name: str) -> str:
         """Returns the value of a text option.
 
         :raises RedisKeyError: if it is not set
         """
-        typecheck(option_name, "option_name", str)
         return self._source.string(option_name)
 
-    @exception_handler
-    @_managed
+    @api_call
     def is_configured(self, option_name: str) -> bool:
         """Returns whether the option is set or overridden."""
-        typecheck(option_name, "option_name", str)
         return self._source.is_configured(option_name)
 
-    @exception_handler
-    @_managed
+    @api_call
     def override_integer_option(self, option_name: str, value: int) -> None:
         """Overrides an integer option in these options only."""
-        typecheck(option_name, "option_name", str)
-        typecheck(value, "value", int)
         if not -(2**63) <= value < 2**63:
             raise TypeError(f"{value} does not fit into 64 bits")
         self._source.override_integer(option_name, int(value))
 
-    @exception_handler
-    @_managed
+    @api_call
     def override_string_option(self, option_name: str, value: str) -> None:
         """Overrides a text option in these options only."""
-        typecheck(option_name, "option_name", str)
-        typecheck(value, "value", str)
         self._source.override_string(option_name, value)
 
     @property
     def _source(self) -> Options:
-        assert self._options is not None, "calls are guarded by _managed"
+        if self._options is None:
+            raise RedisRuntimeError("these options have no source; make them by ConfigOptions.create_from_environment")
         return self._options

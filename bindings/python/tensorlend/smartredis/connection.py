@@ -21,15 +21,15 @@ _PORT = re.compile(r"[0-9]+")
 
 # The hosts that were logged. Each host is logged once in a process, because programs make hundreds
 # of clients.
-_told: set[str] = set()
-_told_lock = threading.Lock()
+_logged: set[str] = set()
+_logged_lock = threading.Lock()
 
 
 class Connection(Context):
     """A connected client of ``tensorlend``, with its options.
 
     :param cluster: whether the program expects a cluster: only ``get_db_cluster_info`` differs
-    :raises RedisConnectionError: if ``SSDB`` is not set or malformed, or no broker is there within ``SR_CONN_TIMEOUT``
+    :raises RedisConnectionError: if ``SSDB`` is not set or malformed, or no daemon responds within ``SR_CONN_TIMEOUT``
     :raises ValueError: for times that are not positive
     """
 
@@ -42,8 +42,8 @@ class Connection(Context):
         self.cluster = cluster
         self.addresses = _addresses(self.options.string("SSDB", ""))
         self.prefixes = Prefixes.from_options(self.options)
-        self.broker = self._connect()
-        self._tell()
+        self.client = self._connect()
+        self._log_hosts()
 
     def check_address(self, address: str) -> None:
         """Checks that an address belongs to this database. ``SSDB`` must contain the address,
@@ -57,14 +57,14 @@ class Connection(Context):
     @property
     def place(self) -> str:
         """Returns the daemon's address."""
-        return " or ".join(map(str, self.broker.address))
+        return " or ".join(map(str, self.client.address))
 
     def describe(self) -> str:
         return "\n".join(
             [
                 f"Client {self.context}",
-                f"  daemon: {self.place}, tensorlend {self.broker.daemon_version}",
-                f"  namespace: {self.broker.namespace}",
+                f"  daemon: {self.place}, tensorlend {self.client.daemon_version}",
+                f"  namespace: {self.client.namespace}",
                 f"  SSDB: {', '.join(self.addresses)}",
             ]
         )
@@ -91,14 +91,14 @@ class Connection(Context):
                 raise RedisConnectionError(str(e)) from e
             time.sleep(interval)
 
-    def _tell(self) -> None:
+    def _log_hosts(self) -> None:
         hosts = ",".join(self.addresses)
         if any(address.startswith(_UNIX) for address in self.addresses):
             return
-        with _told_lock:
-            if hosts in _told:
+        with _logged_lock:
+            if hosts in _logged:
                 return
-            _told.add(hosts)
+            _logged.add(hosts)
         log_data(self.context, LLInfo, f"SSDB names {hosts}; the client uses the tensorlend daemon at {self.place}")
 
 

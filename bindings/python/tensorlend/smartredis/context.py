@@ -2,7 +2,7 @@
 
 from . import logging
 from .logging import SRLoggingLevel
-from .util import exception_handler, typecheck
+from .util import api_call, exception_handler, typecheck
 
 __all__ = ["Context", "LogContext", "SRObject"]
 
@@ -61,8 +61,7 @@ class LogContext(SRObject):
         """Returns the state of this context."""
         return self._srobject
 
-    @exception_handler
+    @api_call
     def set_context(self, logcontext: Context) -> None:
         """Replaces the state of this context."""
-        typecheck(logcontext, "logcontext", Context)
         self._srobject = logcontext

@@ -15,7 +15,7 @@ from .context import Context, SRObject
 from .error import RedisKeyError, RedisRuntimeError
 from .fields import Fields
 from .snapshot import Array, copied
-from .util import Dtypes, exception_handler, typecheck
+from .util import Dtypes, api_call, typecheck
 
 __all__ = ["Content", "Dataset"]
 
@@ -93,23 +93,22 @@ class Dataset(SRObject):
         new.set_data(dataset)
         return new
 
-    @exception_handler
+    @api_call
     def get_data(self) -> Content:
         """Returns the content."""
         return self._content
 
-    @exception_handler
+    @api_call
     def set_data(self, dataset: Content) -> None:
         """Replaces the content."""
-        typecheck(dataset, "dataset", Content)
         self._srobject = dataset
 
-    @exception_handler
+    @api_call
     def get_name(self) -> str:
         """Returns the dataset's name, without prefixes."""
         return self._content.name
 
-    @exception_handler
+    @api_call
     def add_tensor(self, name: str, data: Array) -> None:
         """Adds a copy of an array.
 
@@ -117,8 +116,6 @@ class Dataset(SRObject):
         :raises TypeError: for other types
         :raises RedisRuntimeError: if there is a tensor of this name, or the name is empty or reserved
         """
-        typecheck(name, "name", str)
-        typecheck(data, "data", np.ndarray)
         Dtypes.tensor_from_numpy(data)
         if not name or name == _SPILLED:
             raise RedisRuntimeError(f"{name!r} cannot be the name of a tensor")
@@ -126,39 +123,36 @@ class Dataset(SRObject):
             raise RedisRuntimeError(f"the dataset {self._content.name!r} has a tensor {name!r} already", key=name)
         self._content.tensors[name] = np.array(without_mask(data), order="C")
 
-    @exception_handler
+    @api_call
     def get_tensor(self, name: str) -> Array:
         """Returns a writable copy of a tensor.
 
         :raises RedisKeyError: if there is no such tensor
         """
-        typecheck(name, "name", str)
         return np.array(self._content.tensor(name))
 
-    @exception_handler
+    @api_call
     def get_tensor_type(self, name: str) -> type:
         """Returns the numpy type of a tensor's elements.
 
         :raises RedisKeyError: if there is no such tensor
         """
-        typecheck(name, "name", str)
         return self._content.tensor(name).dtype.type
 
-    @exception_handler
+    @api_call
     def get_tensor_names(self) -> list[str]:
         """Returns the names of all tensors, in the order in which they were added."""
         return list(self._content.tensors)
 
-    @exception_handler
+    @api_call
     def get_tensor_dims(self, name: str) -> list[int]:
         """Returns a tensor's shape.
 
         :raises RedisKeyError: if there is no such tensor
         """
-        typecheck(name, "name", str)
         return list(self._content.tensor(name).shape)
 
-    @exception_handler
+    @api_call
     def add_meta_scalar(self, name: str, data: int | float | np.generic | Array) -> None:
         """Appends a number to a field. Creates the field if it does not exist.
 
@@ -167,52 +161,46 @@ class Dataset(SRObject):
         :raises TypeError: for more than one number, or other types
         :raises RedisRuntimeError: if the field has another type
         """
-        typecheck(name, "name", str)
         array = np.asarray(data)
         if array.size != 1:
             raise TypeError(f"{array.size} values are not a scalar")
         self._content.fields.add(name, Dtypes.metadata_from_numpy(array), array.item())
 
-    @exception_handler
+    @api_call
     def add_meta_string(self, name: str, data: str) -> None:
         """Appends a text to a field. Creates the field if it does not exist.
 
         :raises RedisRuntimeError: if the field holds numbers
         """
-        typecheck(name, "name", str)
-        typecheck(data, "data", str)
         self._content.fields.add(name, "STRING", data)
 
-    @exception_handler
+    @api_call
     def get_meta_scalars(self, name: str) -> Array:
         """Returns the numbers of a field as a one-dimensional array of the field's type.
 
         :raises RedisRuntimeError: if there is no such field, or it holds texts
         """
-        typecheck(name, "name", str)
         return self._content.fields.scalars(name)
 
-    @exception_handler
+    @api_call
     def get_meta_strings(self, name: str) -> list[str]:
         """Returns the texts of a field.
 
         :raises RedisRuntimeError: if there is no such field, or it holds numbers
         """
-        typecheck(name, "name", str)
         return self._content.fields.strings(name)
 
-    @exception_handler
+    @api_call
     def get_metadata_field_names(self) -> list[str]:
         """Returns the names of all fields."""
         return self._content.fields.names()
 
-    @exception_handler
+    @api_call
     def get_metadata_field_type(self, name: str) -> type:
         """Returns the numpy type of a field, or ``str``.
 
         :raises RedisKeyError: if there is no such field
         """
-        typecheck(name, "name", str)
         if name not in self._content.fields:
             raise RedisKeyError(f"the dataset {self._content.name!r} has no field {name!r}", key=name)
         return Dtypes.from_string(self._content.fields.type_of(name))

@@ -15,7 +15,7 @@ from .dataset import Content, Dataset
 from .error import RedisRuntimeError
 from .logging import LLInfo, log_warning
 from .prefixes import dataset_name, value_key
-from .util import exception_handler, typecheck
+from .util import api_call
 
 __all__ = ["ListCalls"]
 
@@ -26,21 +26,18 @@ _ITEMS_AT_ONCE = 1024
 class ListCalls(Calls):
     """The client's calls on lists."""
 
-    @exception_handler
+    @api_call
     def append_to_list(self, list_name: str, dataset: Dataset) -> None:
         """Appends a dataset's key to a list. ``put_dataset`` publishes the dataset itself."""
-        typecheck(list_name, "list_name", str)
-        typecheck(dataset, "dataset", Dataset)
         key = self._prefixes.dataset(dataset.get_name(), reads=False)
-        self._broker.append(self._prefixes.list(list_name, reads=False), np.frombuffer(key.encode(), np.uint8))
+        self._client.append(self._prefixes.list(list_name, reads=False), np.frombuffer(key.encode(), np.uint8))
 
-    @exception_handler
+    @api_call
     def get_list_length(self, list_name: str) -> int:
         """Returns the number of datasets in a list; 0 if the list does not exist."""
-        typecheck(list_name, "list_name", str)
-        return self._broker.length(self._prefixes.list(list_name, reads=True))
+        return self._client.length(self._prefixes.list(list_name, reads=True))
 
-    @exception_handler
+    @api_call
     def poll_list_length(self, name: str, list_length: int, poll_frequency_ms: int, num_tries: int) -> bool:
         """Waits until the list has ``list_length`` datasets, for at most ``num_tries`` times
         ``poll_frequency_ms``. Returns whether the list has this length.
@@ -49,7 +46,7 @@ class ListCalls(Calls):
         """
         return self._poll(name, list_length, poll_frequency_ms, num_tries, "==")
 
-    @exception_handler
+    @api_call
     def poll_list_length_gte(self, name: str, list_length: int, poll_frequency_ms: int, num_tries: int) -> bool:
         """Waits until the list has at least ``list_length`` datasets, for at most ``num_tries``
         times ``poll_frequency_ms``. Returns whether the list has this length.
@@ -58,7 +55,7 @@ class ListCalls(Calls):
         """
         return self._poll(name, list_length, poll_frequency_ms, num_tries, ">=")
 
-    @exception_handler
+    @api_call
     def poll_list_length_lte(self, name: str, list_length: int, poll_frequency_ms: int, num_tries: int) -> bool:
         """Waits until the list has at most ``list_length`` datasets, for at most ``num_tries``
         times ``poll_frequency_ms``. Returns whether the list has this length.
@@ -67,7 +64,7 @@ class ListCalls(Calls):
         """
         return self._poll(name, list_length, poll_frequency_ms, num_tries, "<=")
 
-    @exception_handler
+    @api_call
     def get_datasets_from_list(self, list_name: str) -> list[Dataset]:
         """Returns the latest values of all datasets of a list. A deleted dataset is empty.
 
@@ -75,77 +72,65 @@ class ListCalls(Calls):
         """
         return self.get_dataset_list_range(list_name, 0, -1)
 
-    @exception_handler
+    @api_call
     def get_dataset_list_range(self, list_name: str, start_index: int, end_index: int) -> list[Dataset]:
         """Returns the datasets from one index to another, both included. Index -1 is the last
         dataset. Indices beyond the end are ignored.
 
         :raises ValueError: for an empty name
         """
-        typecheck(list_name, "list_name", str)
-        typecheck(start_index, "start_index", int)
-        typecheck(end_index, "end_index", int)
         _check_names(list_name)
         key = self._prefixes.list(list_name, reads=True)
-        length = self._broker.length(key)
+        length = self._client.length(key)
         first = max(start_index + length if start_index < 0 else start_index, 0)
         last = min(end_index + length if end_index < 0 else end_index, length - 1)
         return [self._dataset(item) for item in self._items(key, first, last + 1)]
 
-    @exception_handler
+    @api_call
     def copy_list(self, src_name: str, dest_name: str) -> None:
         """Copies a list, and replaces the previous value of the other name.
 
         :raises RedisRuntimeError: if there is no such list
         :raises ValueError: for an empty name
         """
-        typecheck(src_name, "src_name", str)
-        typecheck(dest_name, "dest_name", str)
         _check_names(src_name, dest_name)
         if src_name == dest_name:
             return
         source = self._prefixes.list(src_name, reads=True)
         target = self._prefixes.list(dest_name, reads=False)
-        items = list(self._items(source, 0, self._broker.length(source)))
+        items = list(self._items(source, 0, self._client.length(source)))
         if not items:
             raise RedisRuntimeError(f"there is no list {src_name!r}, key {source!r}", key=source)
-        self._broker.clear(target)
+        self._client.clear(target)
         for item in items:
-            self._broker.append(target, np.frombuffer(item.encode(), np.uint8))
+            self._client.append(target, np.frombuffer(item.encode(), np.uint8))
 
-    @exception_handler
+    @api_call
     def rename_list(self, src_name: str, dest_name: str) -> None:
         """Gives a list another name, and replaces the previous value of that name.
 
         :raises RedisRuntimeError: if there is no such list
         :raises ValueError: for an empty name
         """
-        typecheck(src_name, "src_name", str)
-        typecheck(dest_name, "dest_name", str)
         _check_names(src_name, dest_name)
         source = self._prefixes.list(src_name, reads=True)
         target = self._prefixes.list(dest_name, reads=False)
         if src_name != dest_name and source != target:
-            self._broker.rename_list(source, target)
+            self._client.rename_list(source, target)
 
-    @exception_handler
+    @api_call
     def delete_list(self, list_name: str) -> None:
         """Deletes a list, if it exists. Does not delete its datasets."""
-        typecheck(list_name, "list_name", str)
-        self._broker.clear(self._prefixes.list(list_name, reads=True))
+        self._client.clear(self._prefixes.list(list_name, reads=True))
 
     def _poll(self, name: str, list_length: int, poll_frequency_ms: int, num_tries: int, op: Literal[">=", "==", "<="]) -> bool:
-        typecheck(name, "name", str)
-        typecheck(list_length, "list_length", int)
-        typecheck(poll_frequency_ms, "poll_frequency_ms", int)
-        typecheck(num_tries, "num_tries", int)
         if list_length < 0:
             raise ValueError(f"list_length is {list_length}; it must be at least 0")
         if num_tries <= 0:
             return False
         seconds = max(poll_frequency_ms, 0) * num_tries / 1000
         try:
-            self._broker.wait_length(self._prefixes.list(name, reads=True), list_length, op, seconds)
+            self._client.wait_length(self._prefixes.list(name, reads=True), list_length, op, seconds)
         except tensorlend.TimeoutError:
             return False
         return True
@@ -154,7 +139,7 @@ class ListCalls(Calls):
         """Returns the keys of a list's datasets."""
         for at in range(start, stop, _ITEMS_AT_ONCE):
             try:
-                items = self._broker.get_range(key, at, min(at + _ITEMS_AT_ONCE, stop))
+                items = self._client.get_range(key, at, min(at + _ITEMS_AT_ONCE, stop))
             except tensorlend.NotFoundError:
                 # The list was cleared after its length was read.
                 return
@@ -167,7 +152,7 @@ class ListCalls(Calls):
     def _dataset(self, key: str) -> Dataset:
         name = dataset_name(key)
         try:
-            value = self._broker.get_dataset(value_key(key))
+            value = self._client.get_dataset(value_key(key))
         except tensorlend.NotFoundError:
             log_warning(self._connection.context, LLInfo, f"the dataset {key} is in a list, but was deleted")
             return Dataset(name)

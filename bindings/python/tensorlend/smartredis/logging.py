@@ -12,7 +12,7 @@ import threading
 import time
 
 from .error import RedisRuntimeError
-from .util import exception_handler, typecheck
+from .util import api_call
 
 __all__ = ["LLDebug", "LLDeveloper", "LLInfo", "LLQuiet", "SRLoggingLevel", "log_data", "log_error", "log_warning"]
 
@@ -91,7 +91,7 @@ def _write(context: str, level: SRLoggingLevel, text: str) -> None:
         _logger.write(context, level, text)
 
 
-@exception_handler
+@api_call
 def log_data(context: str, level: SRLoggingLevel, data: str) -> None:
     """Logs a line.
 
@@ -100,25 +100,16 @@ def log_data(context: str, level: SRLoggingLevel, data: str) -> None:
     :param data: its text
     :raises RedisRuntimeError: if the configuration of the log is invalid
     """
-    _check(context, level, data)
     _write(context, level, data)
 
 
-@exception_handler
+@api_call
 def log_warning(context: str, level: SRLoggingLevel, data: str) -> None:
     """Logs a line as :func:`log_data` does, marked ``WARNING``."""
-    _check(context, level, data)
     _write(context, level, f"WARNING: {data}")
 
 
-@exception_handler
+@api_call
 def log_error(context: str, level: SRLoggingLevel, data: str) -> None:
     """Logs a line as :func:`log_data` does, marked ``ERROR``."""
-    _check(context, level, data)
     _write(context, level, f"ERROR: {data}")
-
-
-def _check(context: object, level: object, data: object) -> None:
-    typecheck(context, "context", str)
-    typecheck(level, "level", SRLoggingLevel)
-    typecheck(data, "data", str)

@@ -17,7 +17,7 @@ import tensorlend
 from .calls import Calls
 from .error import RedisNotImplementedError, RedisRuntimeError
 from .keys import poll_name
-from .util import exception_handler, init_default, typecheck
+from .util import api_call, init_default
 
 __all__ = ["ModelCalls"]
 
@@ -40,107 +40,86 @@ class ModelCalls(Calls):
     error for its arguments, and otherwise :class:`RedisNotImplementedError`.
     """
 
-    @exception_handler
+    @api_call
     def set_function(self, name: str, function: Callable[..., Any], device: str = "CPU") -> None:
         """Stores a function as a script. Not implemented."""
-        typecheck(name, "name", str)
-        typecheck(device, "device", str)
-        _check_function(function)
         _check_device(device)
         inspect.getsource(function)
         _not_here_yet()
 
-    @exception_handler
+    @api_call
     def set_function_multigpu(self, name: str, function: Callable[..., Any], first_gpu: int, num_gpus: int) -> None:
         """Stores a function as a script for several GPUs. Not implemented."""
-        typecheck(name, "name", str)
-        _check_gpus(first_gpu, num_gpus, lambda: _check_function(function))
+        _check_gpus(first_gpu, num_gpus)
         inspect.getsource(function)
         _not_here_yet()
 
-    @exception_handler
+    @api_call
     def set_script(self, name: str, script: str, device: str = "CPU") -> None:
         """Stores a script. Not implemented."""
-        typecheck(name, "name", str)
-        typecheck(script, "script", str)
-        typecheck(device, "device", str)
         _check_device(device)
         _not_here_yet()
 
-    @exception_handler
+    @api_call
     def set_script_multigpu(self, name: str, script: str, first_gpu: int, num_gpus: int) -> None:
         """Stores a script for several GPUs. Not implemented."""
-        typecheck(name, "name", str)
-        typecheck(script, "script", str)
         _check_gpus(first_gpu, num_gpus)
         _not_here_yet()
 
-    @exception_handler
+    @api_call
     def set_script_from_file(self, name: str, file: str, device: str = "CPU") -> None:
         """Stores a file as a script. Not implemented.
 
         :raises FileNotFoundError: if there is no such file
         """
-        typecheck(name, "name", str)
-        typecheck(file, "file", str)
-        typecheck(device, "device", str)
         _check_device(device)
         _check_file(file)
         _not_here_yet()
 
-    @exception_handler
+    @api_call
     def set_script_from_file_multigpu(self, name: str, file: str, first_gpu: int, num_gpus: int) -> None:
         """Stores a file as a script for several GPUs. Not implemented.
 
         :raises FileNotFoundError: if there is no such file
         """
-        typecheck(name, "name", str)
-        typecheck(file, "file", str)
-        _check_gpus(first_gpu, num_gpus, lambda: _check_file(file))
+        _check_file(file)
+        _check_gpus(first_gpu, num_gpus)
         _not_here_yet()
 
-    @exception_handler
+    @api_call
     def get_script(self, name: str) -> str:
         """Returns a script's text. Not implemented."""
-        typecheck(name, "name", str)
         _not_here_yet()
 
-    @exception_handler
+    @api_call
     def run_script(self, name: str, fn_name: str, inputs: Names, outputs: Names) -> None:
         """Runs a function of a script on tensors. Not implemented."""
-        typecheck(name, "name", str)
-        typecheck(fn_name, "fn_name", str)
         _names(inputs)
         _names(outputs)
         _not_here_yet()
 
-    @exception_handler
+    @api_call
     def run_script_multigpu(
         self, name: str, fn_name: str, inputs: Names, outputs: Names, offset: int, first_gpu: int, num_gpus: int
     ) -> None:
         """Runs a function of a script on one of several GPUs. Not implemented."""
-        typecheck(name, "name", str)
-        typecheck(fn_name, "fn_name", str)
-        typecheck(offset, "offset", int)
         _names(inputs)
         _names(outputs)
         _check_gpus(first_gpu, num_gpus)
         _not_here_yet()
 
-    @exception_handler
+    @api_call
     def delete_script(self, name: str) -> None:
         """Deletes a script. Not implemented."""
-        typecheck(name, "name", str)
         _not_here_yet()
 
-    @exception_handler
+    @api_call
     def delete_script_multigpu(self, name: str, first_gpu: int, num_gpus: int) -> None:
         """Deletes a script from several GPUs. Not implemented."""
-        typecheck(name, "name", str)
         _check_gpus(first_gpu, num_gpus)
         _not_here_yet()
 
-    @exception_handler
+    @api_call
     def set_model(
         self,
         name: str,
@@ -159,15 +138,11 @@ class ModelCalls(Calls):
 
         :raises RedisNotImplementedError: for other backends
         """
-        typecheck(name, "name", str)
-        typecheck(device, "device", str)
-        _check_model(backend, batch_size, min_batch_size, min_batch_timeout, tag)
         _check_device(device)
         batch = (batch_size, min_batch_size, min_batch_timeout)
-        _check_use(name, backend, batch, inputs, outputs)
-        self._put_model(name, model, backend, batch, tag)
+        self._set_model(name, model, backend, batch, tag, _names(inputs) + _names(outputs))
 
-    @exception_handler
+    @api_call
     def set_model_multigpu(
         self,
         name: str,
@@ -183,14 +158,11 @@ class ModelCalls(Calls):
         outputs: Names = None,
     ) -> None:
         """Adds a model as ``set_model`` does. All runners of the model share its callers."""
-        typecheck(name, "name", str)
-        _check_model(backend, batch_size, min_batch_size, min_batch_timeout, tag)
         _check_gpus(first_gpu, num_gpus)
         batch = (batch_size, min_batch_size, min_batch_timeout)
-        _check_use(name, backend, batch, inputs, outputs)
-        self._put_model(name, model, backend, batch, tag)
+        self._set_model(name, model, backend, batch, tag, _names(inputs) + _names(outputs))
 
-    @exception_handler
+    @api_call
     def set_model_from_file(
         self,
         name: str,
@@ -208,17 +180,12 @@ class ModelCalls(Calls):
 
         :raises FileNotFoundError: if there is no such file
         """
-        typecheck(name, "name", str)
-        typecheck(model_file, "model_file", str)
-        typecheck(device, "device", str)
-        _check_model(backend, batch_size, min_batch_size, min_batch_timeout, tag)
         _check_device(device)
         _check_file(model_file)
         batch = (batch_size, min_batch_size, min_batch_timeout)
-        _check_use(name, backend, batch, inputs, outputs)
-        self._put_model(name, Path(model_file).read_bytes(), backend, batch, tag)
+        self._set_model(name, Path(model_file).read_bytes(), backend, batch, tag, _names(inputs) + _names(outputs))
 
-    @exception_handler
+    @api_call
     def set_model_from_file_multigpu(
         self,
         name: str,
@@ -237,87 +204,73 @@ class ModelCalls(Calls):
 
         :raises FileNotFoundError: if there is no such file
         """
-        typecheck(name, "name", str)
-        typecheck(model_file, "model_file", str)
-        _check_model(backend, batch_size, min_batch_size, min_batch_timeout, tag)
-        _check_gpus(first_gpu, num_gpus, lambda: _check_file(model_file))
+        _check_file(model_file)
+        _check_gpus(first_gpu, num_gpus)
         batch = (batch_size, min_batch_size, min_batch_timeout)
-        _check_use(name, backend, batch, inputs, outputs)
-        self._put_model(name, Path(model_file).read_bytes(), backend, batch, tag)
+        self._set_model(name, Path(model_file).read_bytes(), backend, batch, tag, _names(inputs) + _names(outputs))
 
-    @exception_handler
+    @api_call
     def get_model(self, name: str) -> bytes:
         """Returns a model's bytes.
 
         :raises RedisRuntimeError: if there is no such model
         """
-        typecheck(name, "name", str)
         key = self._prefixes.model(name, reads=True)
         try:
-            with self._broker.get_model(key) as lease:
+            with self._client.get_model(key) as lease:
                 return bytes(memoryview(lease))
         except tensorlend.NotFoundError as e:
             raise RedisRuntimeError(f"there is no model {name!r}", key=key) from e
 
-    @exception_handler
+    @api_call
     def run_model(self, name: str, inputs: Names = None, outputs: Names = None) -> None:
         """Runs a model on tensors, and publishes its outputs. Inputs and outputs are in the model's order.
 
         :raises RedisRuntimeError: if there is no such model or tensor, or they do not fit
         :raises RedisTimeoutError: if no runner has responded within ``SR_MODEL_TIMEOUT`` (60000) milliseconds
         """
-        typecheck(name, "name", str)
         self._run_model(name, _names(inputs), _names(outputs))
 
-    @exception_handler
+    @api_call
     def run_model_multigpu(
         self, name: str, offset: int, first_gpu: int, num_gpus: int, inputs: Names = None, outputs: Names = None
     ) -> None:
         """Runs a model as ``run_model`` does, on any free runner."""
-        typecheck(name, "name", str)
-        typecheck(offset, "offset", int)
         given = _names(inputs), _names(outputs)
         _check_gpus(first_gpu, num_gpus)
         self._run_model(name, *given)
 
-    @exception_handler
+    @api_call
     def delete_model(self, name: str) -> None:
         """Deletes a model, if it exists."""
-        typecheck(name, "name", str)
         self._delete_model(name)
 
-    @exception_handler
+    @api_call
     def delete_model_multigpu(self, name: str, first_gpu: int, num_gpus: int) -> None:
         """Deletes a model as ``delete_model`` does."""
-        typecheck(name, "name", str)
         _check_gpus(first_gpu, num_gpus)
         self._delete_model(name)
 
-    @exception_handler
+    @api_call
     def model_exists(self, name: str) -> bool:
         """Returns whether the model exists."""
-        typecheck(name, "name", str)
-        return self._broker.exists(_bytes_name(self._prefixes.model(name, reads=True)))
+        return self._client.exists(_bytes_name(self._prefixes.model(name, reads=True)))
 
-    @exception_handler
+    @api_call
     def poll_model(self, name: str, poll_frequency_ms: int, num_tries: int) -> bool:
         """Waits until the model exists, for at most ``num_tries`` times ``poll_frequency_ms``.
         Returns whether the model exists.
         """
-        typecheck(name, "name", str)
-        typecheck(poll_frequency_ms, "poll_frequency_ms", int)
-        typecheck(num_tries, "num_tries", int)
         key = _bytes_name(self._prefixes.model(name, reads=True))
-        return poll_name(self._broker, key, poll_frequency_ms, num_tries, lambda: self._broker.exists(key))
+        return poll_name(self._client, key, poll_frequency_ms, num_tries, lambda: self._client.exists(key))
 
-    @exception_handler
+    @api_call
     def set_model_chunk_size(self, chunk_size: int) -> None:
         """Does nothing. SmartRedis sends models in chunks, but this package passes them whole, in
         shared memory.
         """
-        typecheck(chunk_size, "chunk_size", int)
 
-    @exception_handler
+    @api_call
     def get_ai_info(self, address: list[str], key: str, reset_stat: bool = False) -> list[dict[str, str]]:
         """Returns statistics of all runners of a model, for each address. The keys are ``key``,
         ``type``, ``backend``, ``device`` and ``tag``. ``duration`` is the microseconds of all runs,
@@ -328,43 +281,52 @@ class ModelCalls(Calls):
         :param key: the key of the model: its name, with the prefix if models have one
         :raises RedisRuntimeError: if there is no such model
         """
-        typecheck(address, "address", list)
-        typecheck(key, "key", str)
-        typecheck(reset_stat, "reset_stat", bool)
         for each in address:
             self._connection.check_address(each)
         try:
-            with self._broker.get_model(key) as lease:
+            with self._client.get_model(key) as lease:
                 tag = str(lease.metadata.get("tag", ""))
         except tensorlend.NotFoundError as e:
             raise RedisRuntimeError(f"there is no model {key!r}", key=key) from e
-        counted = {str(one["pid"]): _counted(one) for one in self._broker.model_statistics(key)}
+        counted = {str(one["pid"]): _counted(one) for one in self._client.model_statistics(key)}
         before = self._before(key)
         if reset_stat:
-            self._broker.put(_reset_name(key), np.frombuffer(json.dumps(counted).encode(), np.uint8))
+            self._client.put(_reset_name(key), np.frombuffer(json.dumps(counted).encode(), np.uint8))
         # The counters of an ended runner no longer exist. A new runner with the same pid may have
         # counted less than the old one.
-        told = [
+        since = [
             {word: number - before.get(pid, {}).get(word, 0) for word, number in one.items()} for pid, one in counted.items()
         ]
-        sums = {word: str(sum(max(one[word], 0) for one in told)) for word in _counted({})}
+        sums = {word: str(sum(max(one[word], 0) for one in since)) for word in _counted({})}
         info = {"key": key, "type": "MODEL", "backend": "ONNX", "device": "CPU", "tag": tag, **sums}
         return [dict(info) for _ in address]
 
     def _before(self, key: str) -> dict[str, dict[str, int]]:
         """Returns the counters of a model's runners at the last reset."""
         try:
-            with self._broker.get(_reset_name(key)) as lease:
+            with self._client.get(_reset_name(key)) as lease:
                 found: dict[str, dict[str, int]] = json.loads(bytes(memoryview(lease)))
                 return found
         except tensorlend.NotFoundError:
             return {}
 
-    def _put_model(self, name: str, model: bytes, backend: str, batch: tuple[int, int, int], tag: str) -> None:
-        if backend.upper() != "ONNX":
+    def _set_model(
+        self, name: str, model: bytes, backend: str, batch: tuple[int, int, int], tag: str, names: list[str]
+    ) -> None:
+        kind, (size, least, milliseconds) = backend.upper(), batch
+        if kind not in _BACKENDS:
+            raise TypeError(f"backend is {backend!r}; it must be one of {', '.join(_BACKENDS)}")
+        if not name:
+            raise ValueError("the name of a model cannot be empty")
+        if names and kind != "TF":
+            raise ValueError("inputs and outputs are named for TF models only")
+        if size == 0 and (least > 0 or milliseconds > 0):
+            raise RedisRuntimeError("min_batch_size and min_batch_timeout mean nothing with a batch_size of 0")
+        if milliseconds > 0 and least == 0:
+            raise RedisRuntimeError("min_batch_timeout means nothing with a min_batch_size of 0")
+        if kind != "ONNX":
             raise RedisNotImplementedError(f"backend {backend}: models run as ONNX files; export this one to ONNX")
-        size, least, milliseconds = batch
-        self._broker.put_model(
+        self._client.put_model(
             self._prefixes.model(name, reads=False),
             model,
             batch_max=max(size, 1),
@@ -377,8 +339,8 @@ class ModelCalls(Calls):
 
     def _delete_model(self, name: str) -> None:
         key = self._prefixes.model(name, reads=True)
-        self._broker.delete_model(key)
-        self._broker.delete(_reset_name(key))
+        self._client.delete_model(key)
+        self._client.delete(_reset_name(key))
 
     def _run_model(self, name: str, inputs: list[str], outputs: list[str]) -> None:
         key = self._prefixes.model(name, reads=True)
@@ -400,7 +362,7 @@ class ModelCalls(Calls):
             local.process, local.ways = os.getpid(), {}
         ways: dict[str, tensorlend.Model] = local.ways
         if key not in ways:
-            ways[key] = self._broker.model(key)
+            ways[key] = self._client.model(key)
         return ways[key]
 
 
@@ -422,11 +384,6 @@ def _counted(statistics: dict[str, Any]) -> dict[str, int]:
     }
 
 
-def _check_function(function: object) -> None:
-    if not callable(function):
-        raise TypeError(f"function is a {type(function).__name__}; it must be callable")
-
-
 def _check_device(device: str) -> None:
     if not device.upper().startswith(("CPU", "GPU")):
         raise TypeError(f"device is {device!r}; it must begin with CPU or GPU")
@@ -437,39 +394,11 @@ def _check_file(file: str) -> None:
         raise FileNotFoundError(os.path.abspath(file))
 
 
-def _check_gpus(first_gpu: object, num_gpus: object, between: Callable[[], None] = lambda: None) -> None:
-    """Checks the types first, then calls ``between``, then checks the numbers, in the order of SmartRedis."""
-    typecheck(first_gpu, "first_gpu", int)
-    typecheck(num_gpus, "num_gpus", int)
-    between()
-    assert isinstance(first_gpu, int) and isinstance(num_gpus, int)
+def _check_gpus(first_gpu: int, num_gpus: int) -> None:
     if first_gpu < 0:
         raise ValueError(f"first_gpu is {first_gpu}; it must be at least 0")
     if num_gpus < 1:
         raise ValueError(f"num_gpus is {num_gpus}; it must be at least 1")
-
-
-def _check_model(backend: str, batch_size: int, min_batch_size: int, min_batch_timeout: int, tag: str) -> None:
-    typecheck(backend, "backend", str)
-    typecheck(batch_size, "batch_size", int)
-    typecheck(min_batch_size, "min_batch_size", int)
-    typecheck(min_batch_timeout, "min_batch_timeout", int)
-    typecheck(tag, "tag", str)
-    if backend.upper() not in _BACKENDS:
-        raise TypeError(f"backend is {backend!r}; it must be one of {', '.join(_BACKENDS)}")
-
-
-def _check_use(name: str, backend: str, batch: tuple[int, int, int], inputs: Names, outputs: Names) -> None:
-    given = _names(inputs) + _names(outputs)
-    if not name:
-        raise ValueError("the name of a model cannot be empty")
-    if given and backend.upper() != "TF":
-        raise ValueError("inputs and outputs are named for TF models only")
-    size, least, timeout = batch
-    if size == 0 and (least > 0 or timeout > 0):
-        raise RedisRuntimeError("min_batch_size and min_batch_timeout mean nothing with a batch_size of 0")
-    if timeout > 0 and least == 0:
-        raise RedisRuntimeError("min_batch_timeout means nothing with a min_batch_size of 0")
 
 
 def _names(names: Names) -> list[str]:

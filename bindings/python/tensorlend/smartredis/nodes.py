@@ -10,7 +10,7 @@ import tensorlend
 from .calls import Calls
 from .error import RedisRuntimeError
 from .logging import LLInfo, log_warning
-from .util import exception_handler, typecheck
+from .util import api_call
 
 __all__ = ["NodeCalls"]
 
@@ -38,60 +38,52 @@ class NodeCalls(Calls):
     address if the program expects a cluster. Other addresses raise RedisRuntimeError.
     """
 
-    @exception_handler
+    @api_call
     def get_db_node_info(self, addresses: list[str]) -> list[dict[str, dict[str, str]]]:
         """Returns the daemon's description of itself, once for each address: sections of texts by name.
 
         ``Persistence.rdb_last_save_time`` is 0, because the daemon saves no values.
         """
-        typecheck(addresses, "addresses", list)
         self._check(addresses)
         return [self._info() for _ in addresses]
 
-    @exception_handler
+    @api_call
     def get_db_cluster_info(self, addresses: list[str]) -> list[dict[str, str]]:
         """Returns the state of the cluster, once for each address. The cluster has one node.
 
         :raises RedisRuntimeError: if the program does not expect a cluster (``SR_DB_TYPE``)
         """
-        typecheck(addresses, "addresses", list)
         if not self._connection.cluster:
             raise RedisRuntimeError("this is no cluster: SR_DB_TYPE says so")
         self._check(addresses)
-        self._broker.ping()
+        self._client.ping()
         return [{"cluster_state": "ok", "cluster_known_nodes": "1", "cluster_size": "1"} for _ in addresses]
 
-    @exception_handler
+    @api_call
     def flush_db(self, addresses: list[str]) -> None:
         """Deletes everything in the namespace: names, lists and streams."""
-        typecheck(addresses, "addresses", list)
         self._check(addresses)
-        for info in self._broker.list():
+        for info in self._client.list():
             if not info.name.startswith(_PARAMETER):
-                self._broker.delete(info.name)
-        for name, _ in self._broker.lists():
-            self._broker.clear(name)
-        for name, _ in self._broker.streams():
-            self._broker.delete_stream(name)
+                self._client.delete(info.name)
+        for name, _ in self._client.lists():
+            self._client.clear(name)
+        for name, _ in self._client.streams():
+            self._client.delete_stream(name)
 
-    @exception_handler
+    @api_call
     def config_get(self, expression: str, address: str) -> dict[str, str]:
         """Returns the parameters whose names match a pattern such as ``max*``, with their values; empty if none matches."""
-        typecheck(expression, "expression", str)
-        typecheck(address, "address", str)
         self._check([address])
         return {name: self._parameter(name) for name in _PARAMETERS if fnmatch.fnmatchcase(name, expression.lower())}
 
-    @exception_handler
+    @api_call
     def config_set(self, config_param: str, value: str, address: str) -> None:
         """Sets a parameter of the database. ``config_get`` returns the parameter, which has no
         effect on tensorlend.
 
         :raises RedisRuntimeError: if there is no such parameter, or it cannot have this value
         """
-        typecheck(config_param, "config_param", str)
-        typecheck(value, "value", str)
-        typecheck(address, "address", str)
         self._check([address])
         name = config_param.lower()
         if name not in _PARAMETERS:
@@ -99,12 +91,11 @@ class NodeCalls(Calls):
         _, allowed = _PARAMETERS[name]
         if not allowed.fullmatch(value):
             raise RedisRuntimeError(f"{value!r} cannot be the value of {config_param!r}")
-        self._broker.put(_PARAMETER + name, np.zeros(1, np.uint8), metadata={"value": value})
+        self._client.put(_PARAMETER + name, np.zeros(1, np.uint8), metadata={"value": value})
 
-    @exception_handler
+    @api_call
     def save(self, addresses: list[str]) -> None:
         """Only logs a warning, because the daemon holds values in memory, and saves none."""
-        typecheck(addresses, "addresses", list)
         self._check(addresses)
         log_warning(
             self._connection.context, LLInfo, "save: this call writes no file, and the values stay in memory (see `tensorlend save`)"
@@ -116,22 +107,22 @@ class NodeCalls(Calls):
 
     def _parameter(self, name: str) -> str:
         try:
-            with self._broker.get(_PARAMETER + name) as lease:
+            with self._client.get(_PARAMETER + name) as lease:
                 return str(lease.metadata["value"])
         except tensorlend.NotFoundError:
             default, _ = _PARAMETERS[name]
             return default
 
     def _info(self) -> dict[str, dict[str, str]]:
-        stat = self._broker.stat()
-        keys = len(self._broker.list()) + len(self._broker.lists())
+        stat = self._client.stat()
+        keys = len(self._client.list()) + len(self._client.lists())
         sections: dict[str, dict[str, object]] = {
             "Server": {
                 "tensorlend_version": stat["version"],
                 "process_id": stat["pid"],
                 "uptime_in_seconds": stat["uptime_ns"] // 10**9,
                 "socket": self._connection.place,
-                "namespace": self._broker.namespace,
+                "namespace": self._client.namespace,
             },
             "Clients": {"connected_clients": stat["clients"]},
             "Memory": {

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from functools import wraps
+from inspect import Parameter, signature
+from types import GenericAlias
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -123,9 +125,30 @@ def exception_handler(func: Callable[_P, _R]) -> Callable[_P, _R]:
     """Converts errors of ``tensorlend`` to errors of this package. Each error names the call that
     failed.
     """
+    return _handled(func, [])
 
+
+def api_call(func: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Checks the types of a call's arguments by its annotations, and converts errors as ``exception_handler`` does."""
+    kinds = [(parameter.name, _kind(parameter.annotation)) for parameter in signature(func).parameters.values()]
+    return _handled(func, [(at, name, kind) for at, (name, kind) in enumerate(kinds) if kind is not None])
+
+
+def _kind(annotation: Any) -> type | None:
+    """Returns the class of which an argument must be; None for unions, and for bytes, for which any buffer may stand."""
+    kind = annotation.__origin__ if isinstance(annotation, GenericAlias) else annotation
+    return kind if isinstance(kind, type) and kind not in (bytes, Parameter.empty) else None
+
+
+def _handled(func: Callable[_P, _R], checks: list[tuple[int, str, type]]) -> Callable[_P, _R]:
     @wraps(func)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        for at, name, kind in checks:
+            if at < len(args):
+                if not isinstance(args[at], kind):
+                    typecheck(args[at], name, kind)
+            elif name in kwargs:
+                typecheck(kwargs[name], name, kind)
         try:
             return func(*args, **kwargs)
         except error.RedisReplyError as e:

@@ -1,14 +1,15 @@
 """Programs over ``tensorlend.smartredis``: their errors, their log, and how they run unchanged."""
 
+import functools
 import os
 import re
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import numpy as np
 import pytest
+from programs import run, succeeds
+
 from .numbered import SCALAR_TYPES, SSDB, TENSOR_TYPES, each_raises
 
 import tensorlend
@@ -46,16 +47,14 @@ def test_the_log(broker: tensorlend.Embedded, tmp_path: Path) -> None:
         SRObject("object").log_error(LLInfo, "failed")
     """
     environment = {**os.environ, "SR_LOG_FILE": str(log), "SR_LOG_LEVEL": "info"}
-    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], env=environment, check=True, timeout=60)
+    succeeds("-c", textwrap.dedent(program), env=environment)
     lines = [re.sub(r"@\d\d-\d\d-\d\d:", ":", line) for line in log.read_text().splitlines()]
     assert lines[0] == "function:quiet"
     assert lines[1].startswith(f"client:SSDB names {SSDB}") and str(broker.address) in lines[1]
     warned = [f"{context}:WARNING: told" for context in ("client", "second", "dataset", "context")]
     assert lines[2:] == [*warned, "object:ERROR: failed"]
     environment["SR_LOG_LEVEL"] = "loud"
-    failed = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], env=environment, capture_output=True, text=True, timeout=60
-    )
+    failed = run("-c", textwrap.dedent(program), env=environment)
     assert failed.returncode == 1 and "RedisRuntimeError" in failed.stderr and "loud" in failed.stderr
 
 
@@ -105,16 +104,9 @@ PROGRAM = """
 @pytest.mark.parametrize("how", ["program", "module"])
 def test_a_program_runs_unchanged_with_its_processes(how: str, client: Client, tmp_path: Path) -> None:
     (tmp_path / "squares.py").write_text(textwrap.dedent(PROGRAM))
-    program = [str(tmp_path / "squares.py")] if how == "program" else ["-m", "squares"]
-    ran = subprocess.run(
-        [sys.executable, "-m", "tensorlend.smartredis", *program, "one", "-m", "two"],
-        env={**os.environ, "SR_LOG_LEVEL": "quiet"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert ran.returncode == 0, ran.stderr
+    program = [tmp_path / "squares.py"] if how == "program" else ["-m", "squares"]
+    environment = {**os.environ, "SR_LOG_LEVEL": "quiet"}
+    ran = succeeds("-m", "tensorlend.smartredis", *program, "one", "-m", "two", env=environment, cwd=tmp_path)
     assert ran.stdout.splitlines()[-1] == "['one', '-m', 'two'] [0, 1, 4, 9]"
 
 
@@ -139,19 +131,17 @@ def test_a_forked_child_has_what_its_parent_got(client: Client) -> None:
         assert (client.get_tensor("threes") == 3).all() and (twos == 2).all()
         assert client.get_list_length("list") == 1
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, timeout=60)
+    succeeds("-c", textwrap.dedent(program))
 
 
 def test_the_runner_passes_on_how_a_program_ends(tmp_path: Path) -> None:
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "tensorlend.smartredis", *arguments]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-
+    client = functools.partial(run, "-m", "tensorlend.smartredis", cwd=tmp_path)
     (tmp_path / "ends.py").write_text("import sys; sys.exit(7)")
-    assert run("ends.py").returncode == 7
-    assert run("absent.py").returncode == 1
-    assert "usage" in run().stderr and run("-x").returncode == 1
-    assert "usage" in run("--help").stdout
+    assert client("ends.py").returncode == 7
+    assert client("absent.py").returncode == 1
+    assert "usage" in client().stderr and client("-x").returncode == 1
+    assert "usage" in client("--help").stdout
+    assert client("-c", "from smartredis import Client; print(Client.__module__)").stdout == "tensorlend.smartredis.client\n"
 
 
 def test_the_original_tests_are_counted_by_language(tmp_path: Path) -> None:
@@ -172,8 +162,7 @@ def test_the_original_tests_are_counted_by_language(tmp_path: Path) -> None:
     """
     (tmp_path / "tests/python/test_some.py").write_text(textwrap.dedent(program))
     environment = {**os.environ, "PKG_CONFIG_LIBDIR": str(tmp_path), "PKG_CONFIG_PATH": ""}
-    command = [sys.executable, str(script), str(tmp_path)]
-    counted = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    counted = run(script, tmp_path, env=environment)
     assert counted.returncode == 1, counted.stderr
     rows = [line.split() for line in counted.stdout.splitlines()]
     assert "programs passed failed refused allowed internal skipped".split() in rows
