@@ -3,7 +3,6 @@
 import ast
 import pathlib
 import re
-import subprocess
 import sys
 
 import pytest

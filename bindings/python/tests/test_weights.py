@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from waiting import LONG, eventually
+from waiting import LONG
 
 import tensorlend
 from tensorlend import _safetensors, _weights
