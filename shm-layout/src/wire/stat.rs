@@ -111,9 +111,10 @@ impl Refusals {
 /// which.
 ///
 /// ```
+/// use tensorlend_layout::number::ClientNo;
 /// use tensorlend_layout::wire::Holder;
 ///
-/// let holder = Holder { uid: 1000, client: 3, pid: 4711, connected: true, pieces: 2, bytes: 64 << 20 };
+/// let holder = Holder { uid: 1000, client: ClientNo::new(3), pid: 4711, connected: true, pieces: 2, bytes: 64 << 20 };
 /// println!("process {} (client {}) of uid {}: {} bytes", holder.pid, holder.client, holder.uid, holder.bytes);
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
