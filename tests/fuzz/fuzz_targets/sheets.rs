@@ -166,14 +166,14 @@ fn tables(data: &[u8]) {
     if let Ok(Some(waiting)) = Waiting::read(catalogue, &absorbed) {
         assert!(waiting.count() <= RING as u64);
         assert_eq!(waiting.all_cells().count() as u64, waiting.count());
-        assert!(waiting.cells(u64::MAX).all(|cell| cell <= 0xFF_FFFF));
+        assert!(waiting.cells(u64::MAX).all(|cell| cell.get() <= 0xFF_FFFF));
     }
 }
 
 fn numbers(data: &[u8]) {
     for word in words(data) {
         let cell = Cell(word);
-        assert!(!cell.is_value() || cell.slot() < tensorlend::word::SLOTS_MAX);
+        assert!(!cell.is_value() || cell.slot().get() < tensorlend::word::SLOTS_MAX);
         if let Some(dtype) = DType::unpack(word as u32) {
             assert_eq!(DType::unpack(dtype.pack()), Some(dtype));
         }
