@@ -462,9 +462,15 @@ impl Accounts {
             assert!(!budget.over || budget.held != Holding::default(), "a closed budget holds nothing: {budget:?}");
         }
         let (uids, sessions) = self.users.check();
+        assert!(u64::from(self.inspections) <= self.users.over(), "the reserve is for connections over the limits");
         namespaces.descriptors += sessions * SESSION_DESCRIPTORS;
         assert_eq!(namespaces, self.all, "every charge is a namespace's, every session a uid's");
         assert!(uids.is_within(&self.all), "uids hold {uids:?} of {:?}", self.all);
+    }
+
+    /// Returns the number of all sessions.
+    pub fn all_sessions(&self) -> u64 {
+        self.users.sessions()
     }
 
     /// Deletes every account. Charges that objects still have become void, and the objects may drop

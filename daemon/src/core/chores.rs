@@ -113,6 +113,11 @@ impl Chores {
         self.queue.iter().any(|(id, chore)| *id == namespace && matches!(chore, Chore::Items(_)))
     }
 
+    /// Returns true if a survey of this client's memory is queued.
+    pub fn has_survey(&self, namespace: NamespaceId, number: ClientNo) -> bool {
+        self.queue.iter().any(|(id, chore)| *id == namespace && matches!(chore, Chore::Survey(it) if *it == number))
+    }
+
     /// Adds a chore to the queue.
     pub fn push(&mut self, namespace: NamespaceId, chore: Chore) {
         self.queue.push_back((namespace, chore));

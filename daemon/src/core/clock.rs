@@ -125,6 +125,11 @@ impl Clock {
         fired
     }
 
+    /// Returns true if this timer is set.
+    pub fn has(&self, timer: Timer) -> bool {
+        self.timers.iter().any(|&(_, it)| it == timer)
+    }
+
     /// Returns the time of the next timer.
     pub fn next_ns(&self) -> Option<u64> {
         self.timers.first().map(|&(at, _)| at)

@@ -21,7 +21,7 @@ use tensorlend_layout::wire::{Allocator, Export, LendingId};
 pub struct Devices {
     /// The devices in the directory's list, in the same order. `None` stands for a device whose
     /// memory the daemon no longer lends.
-    places: Vec<Option<DeviceNumber>>,
+    listed: Vec<Option<DeviceNumber>>,
     holders: Holders,
 }
 
@@ -80,6 +80,7 @@ impl Devices {
     /// # Panics
     /// Panics if a holder does not exist.
     pub fn check(&self, is_there: impl Fn(ClientNo) -> bool) {
+        self.holders.check();
         for holder in self.holders.numbers() {
             assert!(is_there(holder), "client {holder} holds device memory and is gone");
         }
@@ -113,30 +114,30 @@ impl Devices {
     /// list, because entries of segments refer to them.
     pub fn list_devices(&mut self, env: &Env, context: &Context) {
         let words = &context.directory.head().devices;
-        self.places.clear();
-        for place in 0..DEVICES {
-            let uuid = Uuid::from_words([words[2 * place].peek(), words[2 * place + 1].peek()]);
+        self.listed.clear();
+        for index in 0..DEVICES {
+            let uuid = Uuid::from_words([words[2 * index].peek(), words[2 * index + 1].peek()]);
             if uuid != Uuid([0; 16]) {
-                self.places.push(env.devices.number_of(uuid, &env.settings.no_device).ok());
+                self.listed.push(env.devices.number_of(uuid, &env.settings.no_device).ok());
             }
         }
         for number in 0..env.devices.len() {
-            let place = self.places.len();
-            if place < DEVICES && !self.places.contains(&Some(number)) {
+            let index = self.listed.len();
+            if index < DEVICES && !self.listed.contains(&Some(number)) {
                 let [low, high] = env.devices[number].settings.uuid.words();
-                words[2 * place].put(low);
-                words[2 * place + 1].put(high);
-                self.places.push(Some(number));
+                words[2 * index].put(low);
+                words[2 * index + 1].put(high);
+                self.listed.push(Some(number));
             }
         }
     }
 
     /// Returns the device at an index of the directory's list, if the daemon still lends its memory.
-    pub fn device_at(&self, place: u64) -> Option<DeviceNumber> {
-        *self.places.get(usize::try_from(place).ok()?)?
+    pub fn device_at(&self, index: u64) -> Option<DeviceNumber> {
+        *self.listed.get(usize::try_from(index).ok()?)?
     }
 
-    pub fn place_of(&self, number: DeviceNumber) -> Option<u64> {
-        self.places.iter().position(|it| *it == Some(number)).map(|place| place as u64)
+    pub fn index_of(&self, number: DeviceNumber) -> Option<u64> {
+        self.listed.iter().position(|it| *it == Some(number)).map(|index| index as u64)
     }
 }

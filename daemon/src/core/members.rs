@@ -16,7 +16,7 @@ use super::outcome::Outcome;
 use numbers::Numbers;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use tensorlend_layout::directory::Bitmap;
+use tensorlend_layout::directory::{Bitmap, audience_bit};
 use tensorlend_layout::leases::{LeaseTable, scan_fence};
 use tensorlend_layout::number::{CellNo, ClientNo, SlotNo};
 use tensorlend_layout::wake::news_fence;
@@ -219,6 +219,12 @@ impl Members {
             );
         }
         for (number, client) in self.iter() {
+            // An owner reuses memory after it has scanned the leases of its audience alone.
+            for &owner in client.shown.iter().flatten().filter(|&&owner| self.get(owner).is_some()) {
+                let (word, bit) = audience_bit(number);
+                let audience = context.directory.entry(owner).audience[word].peek();
+                assert!(audience & bit != 0, "{number} is in the audience of {owner}");
+            }
             assert_eq!(context.directory.entry(number).member.peek(), client.member.0, "the directory names {number}");
             let has_left = !client.is_live() && client.draining.is_none();
             assert!(!has_left || client.sheets.leases().is_none(), "leases of {number}, which has left, do not count");

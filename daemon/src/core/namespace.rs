@@ -71,7 +71,7 @@ impl Namespace {
         members.check(context);
         bindings.check(context, members);
         segments.check(context, members);
-        streams.check(context);
+        streams.check(context, members);
         devices.check(|number| members.get(number).is_some());
     }
 }

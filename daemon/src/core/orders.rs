@@ -102,6 +102,11 @@ pub struct Part {
 }
 
 impl Making {
+    /// Returns the length of a segment of host memory, which counts in the pool.
+    pub fn host_bytes(&self) -> Option<u64> {
+        self.segment_bytes.filter(|_| self.device.is_none())
+    }
+
     /// Converts the finished order to a sheet.
     pub fn into_part(self) -> Part {
         Part {
@@ -190,6 +195,11 @@ impl Orders {
         effects.push(Effect::Cancel { mem: making.mem });
         self.abandoned.insert(making.mem, making);
         None
+    }
+
+    /// Returns the bytes of segments of host memory on order whose requests were abandoned.
+    pub fn abandoned_bytes(&self) -> u64 {
+        self.abandoned.values().filter_map(Making::host_bytes).sum()
     }
 
     /// Returns the memory on order whose requests were abandoned.

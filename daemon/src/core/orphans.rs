@@ -135,6 +135,28 @@ impl Orphans {
         self.by_mem.contains_key(&mem)
     }
 
+    /// Returns the bytes of orphaned segments of host memory.
+    pub fn segment_bytes(&self) -> u64 {
+        self.by_mem.values().filter_map(|it| it.segment_bytes).sum()
+    }
+
+    /// Checks that the kernel will report the end of each orphan's last writer, and that the probes of requests are counted.
+    ///
+    /// # Panics
+    /// Panics if an orphan would stay charged for ever, or a request would wait for ever.
+    pub fn check(&self, is_probing: impl Fn(MemId) -> bool) {
+        for (&mem, orphaned) in &self.by_mem {
+            assert!(is_probing(mem), "{mem:?} is orphaned, and no probe will release it");
+            let bytes = orphaned.segment_bytes;
+            assert!(bytes.is_none_or(|bytes| bytes == orphaned.charge.bytes()), "{mem:?} is charged in full");
+        }
+        for (&uid, expedited) in &self.expedited {
+            let is_pending = |it: &&Orphaned| it.whose.uid == uid && it.is_being_probed();
+            let pending = self.by_mem.values().filter(is_pending).count();
+            assert_eq!(expedited.begun as usize, pending, "the probes for requests of uid {uid}");
+        }
+    }
+
     /// Adds memory. The caller begins the first probe.
     pub fn add(&mut self, mem: MemId, orphaned: Orphaned) {
         self.by_mem.insert(mem, orphaned);

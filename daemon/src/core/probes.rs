@@ -76,6 +76,11 @@ impl Probes {
         self.reasons.contains_key(&mem)
     }
 
+    /// Returns the reason for the pending probe of memory.
+    pub fn reason(&self, mem: MemId) -> Option<Probing> {
+        self.reasons.get(&mem).copied()
+    }
+
     /// Handles the kernel's response. Returns the reason for the probe.
     pub fn responded(&mut self, mem: MemId) -> Option<Probing> {
         self.reasons.remove(&mem)

@@ -65,9 +65,14 @@ impl Segments {
                 assert!(lines_taken.insert(segment.line), "line {} is one segment's", segment.line);
                 let range = RangeWord::new(segment.slots_log2, number, base);
                 assert_eq!(lines[segment.line.index()].range.peek(), range.0, "line {} names it", segment.line);
-                if segment.device.is_none() && segment.residence.is_in_memory() {
+                let is_host = segment.device.is_none();
+                if is_host && segment.residence.is_in_memory() {
                     bytes += segment.bytes;
                 }
+                let charged = if is_host && !segment.residence.is_in_memory() { 0 } else { segment.bytes };
+                assert_eq!(segment.charge.bytes(), charged, "the charge of the segment at slot {base} of {number}");
+                let is_wanted = context.directory.head().wants_out(segment.line);
+                assert_eq!(is_wanted, segment.wanted_ns.is_some(), "line {} is wanted out of memory", segment.line);
             }
             assert_eq!(context.directory.entry(number).bytes.peek(), bytes, "bytes lent to {number}");
             bytes_lent += bytes;
@@ -76,6 +81,7 @@ impl Segments {
         assert_eq!(self.free.len() + lines_taken.len(), lines.len(), "each line is free or taken");
         for line in &self.free {
             assert_eq!(lines[line.index()].range.peek(), 0, "line {line} is free");
+            assert!(!context.directory.head().wants_out(*line), "line {line} has nothing to want");
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod back;
 mod blocked;
+mod check;
 mod chores;
 mod hello;
 mod inspect;
@@ -200,20 +201,6 @@ impl Core {
         self.env.effects.take()
     }
 
-    /// Checks that all parts are consistent, as they must be after each step.
-    ///
-    /// # Panics
-    /// Panics if a part is inconsistent.
-    pub fn check(&self) {
-        self.env.accounts.check();
-        self.env.pool.check();
-        for device in self.env.devices.iter() {
-            device.pool.check();
-        }
-        self.namespaces.check();
-        self.check_blocked();
-    }
-
     /// Returns the time at which the core needs an [`Event::Alarm`] if no event comes earlier.
     /// Returns `None` if the core needs no alarm.
     pub fn alarm(&self) -> Option<u64> {
@@ -284,7 +271,7 @@ impl Core {
         self.conclude(conn, result);
     }
 
-    /// Returns the answer. If names are short while items of a deleted list still count as names,
+    /// Returns the result. If names are short while items of a deleted list still count as names,
     /// returns a wait instead.
     fn or_wait_for_items(&self, conn: ConnId, result: RequestResult, since_ns: u64) -> RequestResult {
         match (&result, self.conns[&conn].joined) {

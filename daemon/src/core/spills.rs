@@ -87,6 +87,17 @@ impl Spills {
         }
     }
 
+    /// Checks that each user's bytes in files are those of the user's segments (`in_files`), and that the segment
+    /// that is being written (`leaving`) is the one of the write in progress. A segment may be freed during its write.
+    ///
+    /// # Panics
+    /// Panics if they are not.
+    pub fn check(&self, in_files: &BTreeMap<u32, u64>, leaving: &[SpillWrite]) {
+        assert_eq!(&self.uids, in_files, "bytes in files, by uid");
+        assert_eq!(self.bytes, in_files.values().sum::<u64>(), "bytes in files");
+        assert!(leaving.iter().all(|it| self.leaving == Some(*it)), "{leaving:?} leave during {:?}", self.leaving);
+    }
+
     /// Begins a write.
     pub fn begin(&mut self, write: SpillWrite) {
         self.leaving = Some(write);

@@ -17,14 +17,14 @@ use super::parts::Parts;
 use super::tables::Table;
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::offset_of;
-use tensorlend_layout::directory::{FoundName, SUBSCRIBERS, StreamEntry};
+use tensorlend_layout::directory::FoundName;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::leases::CURSORS;
 use tensorlend_layout::name::{self, stream_key};
 use tensorlend_layout::number::{ClientNo, CursorNo, EntryNo, StreamLine};
 use tensorlend_layout::stream::{CAPACITY_MAX, RingEntry, StreamRing};
 use tensorlend_layout::wire::{LimitKind, Policy, Refusal, Reply};
-use tensorlend_layout::word::{Cell, SubscriberWord};
+use tensorlend_layout::word::Cell;
 
 /// A stream: its index in the directory, and the id that tells it from former streams there.
 #[derive(Clone, Copy, Debug)]
@@ -64,51 +64,6 @@ struct Stream {
 }
 
 impl Stream {
-    /// Removes the subscribers for which `leaves` returns true. The producer reads the list again
-    /// after a change of its version.
-    fn drop_subscribers(&mut self, entry: &StreamEntry, env: &mut Env, leaves: impl Fn(&Subscriber) -> bool) {
-        for (at, slot) in self.subscribers.iter_mut().enumerate() {
-            if let Some(subscriber) = slot.take_if(|s| leaves(s)) {
-                entry.subscribers[at].set(0);
-                if let Some((wake, charge)) = subscriber.wake {
-                    env.end_wake(wake, charge);
-                }
-                tensorlend_layout::crash_point!("daemon: subscriber removed");
-                entry.subscribers_version.add(1);
-            }
-        }
-        while self.subscribers.last().is_some_and(Option::is_none) {
-            self.subscribers.pop();
-        }
-        entry.subscribers_count.set(self.subscribers.len() as u64);
-    }
-
-    /// Returns the index of a free subscriber of the stream.
-    fn free_subscriber(&self) -> Result<usize, Refusal> {
-        let at = self.subscribers.iter().position(Option::is_none).unwrap_or(self.subscribers.len());
-        if at == SUBSCRIBERS {
-            let why = format!(
-                "stream {:?} has {SUBSCRIBERS} subscribers, the most that a stream may have: close one",
-                self.name
-            );
-            return Err(Refusal::Bad(why));
-        }
-        Ok(at)
-    }
-
-    /// Adds a subscriber of this epoch at a free index, and lists it for the producer.
-    fn add_subscriber(&mut self, entry: &StreamEntry, at: usize, epoch: u32, subscriber: Subscriber) {
-        let Subscriber { number, cursor, ref wake } = subscriber;
-        entry.subscribers[at].set(SubscriberWord::new(number, cursor, epoch, wake.is_some()).0);
-        if at == self.subscribers.len() {
-            self.subscribers.push(None);
-        }
-        self.subscribers[at] = Some(subscriber);
-        entry.subscribers_count.set(self.subscribers.len() as u64);
-        tensorlend_layout::crash_point!("daemon: subscriber written");
-        entry.subscribers_version.add(1);
-    }
-
     /// Returns the response for the producer or a subscriber.
     fn reply(&self, stream: StreamLine, name: FoundName) -> Reply {
         Reply::Stream {
@@ -145,6 +100,7 @@ impl Stream {
 mod restore;
 mod retire;
 mod shown;
+mod subscribers;
 
 pub use restore::{RingId, Rings, Wakes};
 
@@ -182,7 +138,7 @@ impl Streams {
     ///
     /// # Panics
     /// Panics if the data is inconsistent.
-    pub fn check(&self, context: &Context) {
+    pub fn check(&self, context: &Context, members: &Members) {
         let stream_entries = &context.directory.streams;
         assert_eq!(self.by_name.len(), self.table.len(), "each stream has a name");
         assert_eq!(self.table.len() + self.free_lines.len(), stream_entries.len(), "each line is free or a stream's");
@@ -197,6 +153,10 @@ impl Streams {
                 "subscribers of {name:?}"
             );
             assert!(stream.id <= self.ids, "ids are counted up");
+            stream.check_subscribers(stream_entry, members);
+            let owner_word = live_owner_word(&context.directory, &stream_key(name)).map(|found| found.owner_word);
+            let found = owner_word.map(|word| (word.owner(), word.stream()));
+            assert_eq!(found, Some((stream.producer, *line)), "the name of stream {name:?} leads to it");
             let idle = stream.idle_since_ns.map(|since| (since, stream.id, *line));
             assert!(idle.is_none_or(|idle| self.idle.contains(&idle)), "stream {name:?} is idle");
         }

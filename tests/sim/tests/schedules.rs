@@ -109,7 +109,8 @@ fn a_keeper_that_forgets_nothing_is_caught() {
 #[test]
 fn a_daemon_that_lists_readers_late_is_caught() {
     let what = caught(Flaw::ListsReadersLate);
-    assert!(what.contains("written anew"), "{what}");
+    // A debug build finds the missing audience before its consequence.
+    assert!(what.contains("written anew") || what.contains("in the audience of"), "{what}");
 }
 
 #[test]

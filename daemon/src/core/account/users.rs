@@ -146,14 +146,25 @@ impl Users {
     /// # Panics
     /// Panics if an account holds nothing.
     pub(super) fn check(&self) -> (Holding, u64) {
-        let (mut all, mut sessions) = (Holding::default(), 0);
+        let mut all = Holding::default();
         for account in self.accounts.values() {
             all.add_all(&account.held);
-            sessions += u64::from(account.sessions);
             assert!(account.over <= account.sessions, "connections over the limits count as sessions");
             assert!(account.sessions > 0 || account.held != Holding::default(), "an account holds nothing");
         }
-        (all, sessions)
+        let (keeps, kept) = self.moved.values().fold((0, 0), |(keeps, kept), it| (keeps + it.keeps, kept + it.kept));
+        assert!(kept <= keeps, "{kept} bytes are moved from owners, and {keeps} to holders");
+        (all, self.sessions())
+    }
+
+    /// Returns the number of all sessions.
+    pub(super) fn sessions(&self) -> u64 {
+        self.accounts.values().map(|account| u64::from(account.sessions)).sum()
+    }
+
+    /// Returns the number of all connections over the limits.
+    pub(super) fn over(&self) -> u64 {
+        self.accounts.values().map(|account| u64::from(account.over)).sum()
     }
 
     /// Returns the sum over all uids of this uid's user.

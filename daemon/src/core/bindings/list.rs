@@ -92,20 +92,29 @@ impl Lists {
         assert_eq!(self.by_name.len() + self.free_lines.len(), d.lists.len(), "each line is free or a list's");
         for (name, list) in &self.by_name {
             assert_eq!(self.names.get(&list.id), Some(name), "the name of list {}", list.id);
+            let found = live_owner_word(d, &list_key(name)).map(|found| found.owner_word.list());
+            assert_eq!(found, Some(list.line), "the name of list {name:?} leads to it");
             let list_entry = &d.lists[list.line.index()];
             assert_eq!((list_entry.id.peek(), list_entry.end.peek()), (list.id, list.end), "the line of list {name:?}");
         }
     }
 
     /// Checks that no item is lost. A client can still claim each item for the first time, or the
-    /// item is known to the claims (`is_known`).
+    /// item is known to the claims (`is_known`). Also checks that each list counts its items.
     ///
     /// # Panics
-    /// Panics if no client can ever claim an item.
+    /// Panics if no client can ever claim an item, or if a count is wrong.
     pub fn check_items(&self, d: &DirectoryWriter, is_known: impl Fn(QueueItem) -> bool) {
-        for (_, _, (list, number)) in d.live_keys(KeyKind::Item, |key| item_of(&key)) {
+        let mut counts: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+        for (entry, _, (list, number)) in d.live_keys(KeyKind::Item, |key| item_of(&key)) {
             let item = QueueItem { list, number };
             assert!(self.is_ahead(item) || is_known(item), "{item:?} is lost");
+            let (ephemeral, lasting) = counts.entry(list).or_default();
+            *if d.life(entry).is_ephemeral() { ephemeral } else { lasting } += 1;
+        }
+        for (name, list) in &self.by_name {
+            let counted = counts.get(&list.id).copied().unwrap_or_default();
+            assert_eq!((list.ephemeral, list.items), counted, "the items of list {name:?}");
         }
     }
 

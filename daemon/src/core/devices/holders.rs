@@ -77,6 +77,18 @@ impl Holders {
         known.copied()
     }
 
+    /// Checks that a release by a holder will free each orphaned segment.
+    ///
+    /// # Panics
+    /// Panics if an orphaned segment has no holder, and so stays charged for ever.
+    pub fn check(&self) {
+        for lending in self.given_up.keys() {
+            let holders = self.held.get(lending).expect("the holders of an orphaned segment are known");
+            let is_before = !self.untold.is_empty() && self.before.contains(lending);
+            assert!(!holders.is_empty() || is_before, "{lending:?} is orphaned and has a holder");
+        }
+    }
+
     /// Records a client of the previous daemon.
     pub fn was_there(&mut self, number: ClientNo) {
         self.untold.entry(number).or_default();
@@ -239,21 +251,21 @@ impl Devices {
 
     fn keep_given_up(&self, env: &mut Env, context: &Context, &GivenUp { mem, device, bytes, uid, .. }: &GivenUp) {
         let allocator = env.devices[device].settings.allocator;
-        if let Some(place) = self.place_of(device).filter(|_| allocator != tensorlend_layout::wire::Allocator::Async) {
+        if let Some(index) = self.index_of(device).filter(|_| allocator != tensorlend_layout::wire::Allocator::Async) {
             let (namespace, id) = (context.ledger.id(), env.orphans.new_id());
-            env.effects.keep(mem, Label::DeviceOrphaned { namespace, uid, device: place as u8, bytes, id });
+            env.effects.keep(mem, Label::DeviceOrphaned { namespace, uid, device: index as u8, bytes, id });
         }
     }
 
     /// Recovers a segment that the previous daemon orphaned or was about to orphan. Every client of
     /// the previous daemon may hold the segment. Returns true if the segment's device still exists.
     pub fn recover_given_up(&mut self, env: &mut Env, context: &Context, uid: u32, preserved: &Preserved) -> bool {
-        let (Label::DeviceOrphaned { device: place, .. } | Label::DeviceSegment { device: place, .. }) =
+        let (Label::DeviceOrphaned { device: index, .. } | Label::DeviceSegment { device: index, .. }) =
             preserved.label
         else {
             return false;
         };
-        let Some(device) = self.device_at(place.into()) else { return false };
+        let Some(device) = self.device_at(index.into()) else { return false };
         if !env.devices[device].pool.can_count(preserved.bytes) {
             return false;
         }

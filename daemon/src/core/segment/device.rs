@@ -26,7 +26,7 @@ impl Segments {
         SizeOnDevice { device: uuid, size: SegmentSize { bytes, log2 } }: SizeOnDevice,
     ) -> RequestResult {
         let number = parts.env.devices.number_of(uuid, &parts.env.settings.no_device)?;
-        if devices.place_of(number).is_none() {
+        if devices.index_of(number).is_none() {
             let why = format!(
                 "device {uuid} in this namespace: its directory lists {DEVICES} others, which were there before"
             );
@@ -83,7 +83,7 @@ impl Segments {
         let export = segment.export.expect("it is there");
         let since_ns = parts.env.devices.lending_ns(parts.env.clock.now_ns());
         let allocator = parts.env.devices[number].settings.allocator;
-        let place = DeviceLocation { device: devices.place_of(number).expect("seen when it was asked for"), allocator };
+        let place = DeviceLocation { device: devices.index_of(number).expect("seen when it was asked for"), allocator };
         let segment_entry = &parts.context.directory.segments[line.index()];
         segment_entry.bytes.put(bytes);
         segment_entry.since_ns.put(since_ns);

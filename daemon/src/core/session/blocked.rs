@@ -8,10 +8,10 @@ use crate::core::event::ConnId;
 use crate::core::outcome::Outcome;
 use tensorlend_layout::wire::{QueueReply, QueueRequest, Reply, Request};
 
-/// Maximum number of waiting claims that one step answers.
+/// Maximum number of waiting claims to which one step responds.
 const SERVED_MAX: usize = 64;
 
-/// The result of an attempt to answer the first waiting claim.
+/// The result of an attempt to grant the first waiting claim.
 #[derive(PartialEq, Eq)]
 enum Served {
     Done,

@@ -73,7 +73,7 @@ impl Core {
         self.or_spill(result, asker, owner)
     }
 
-    /// Returns the answer, or a wait if spilling may make room. `uid` is the user whom the memory
+    /// Returns the result, or a wait if spilling may make room. `uid` is the user whom the memory
     /// is charged to.
     fn or_spill(
         &mut self,

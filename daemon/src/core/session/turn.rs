@@ -40,7 +40,7 @@ impl Core {
         };
         if let Some(refusal) = &word {
             let Peer { pid, uid, .. } = state.peer;
-            let (namespace, client) = self.place(state.joined);
+            let (namespace, client) = self.namespace_and_client(state.joined);
             let who = self.who_is(&state);
             // The text of a violation is addressed to the client, so the log gets only the reason.
             let (verb, why) = match refusal {
@@ -109,7 +109,7 @@ impl Core {
         self.conns.get_mut(&conn).expect("the requester is connected").refusals += 1;
         let state = &self.conns[&conn];
         let Peer { pid, uid, .. } = state.peer;
-        let (namespace, client) = self.place(state.joined);
+        let (namespace, client) = self.namespace_and_client(state.joined);
         let (who, reason) = (self.who_is(state), refusal.reason().word());
         let rest = match state.refusals {
             REFUSALS_LOGGED => " (the daemon logs further refusals of this client at the level debug)",
@@ -139,7 +139,7 @@ impl Core {
     }
 
     /// Returns a connection's namespace and client number, for the log.
-    pub(super) fn place(&self, joined: Option<Joined>) -> (Option<&str>, Option<u16>) {
+    pub(super) fn namespace_and_client(&self, joined: Option<Joined>) -> (Option<&str>, Option<u16>) {
         let namespace = joined.and_then(|joined| self.namespaces.get(&joined.namespace));
         (namespace.map(|namespace| namespace.context.ledger.name()), joined.map(|joined| joined.number.get()))
     }

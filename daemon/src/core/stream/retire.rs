@@ -71,7 +71,7 @@ impl Streams {
         let of_uid =
             |line: &StreamLine| uid.is_none() || owner(uid) == owner(parts.members.uid_of(self.table[line].producer));
         let Some(line) = self.idle.iter().map(|&(_, _, line)| line).find(of_uid) else { return false };
-        self.retire(parts, bindings, line, "its place is needed");
+        self.retire(parts, bindings, line, "its line is needed");
         true
     }
 
