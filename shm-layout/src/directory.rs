@@ -14,6 +14,8 @@ use crate::raw::{Records, Sheet, View};
 #[cfg(not(loom))]
 use crate::search::{BUCKET, SEARCH_MAX, Search};
 #[cfg(not(loom))]
+use crate::size;
+#[cfg(not(loom))]
 use crate::word::{OwnerWord, PlaceWord, TableWord};
 
 #[cfg(not(loom))]
@@ -282,7 +284,7 @@ impl Directory {
     /// mapping.
     pub fn new(view: &View) -> Option<Self> {
         let head: Sheet<DirectoryHead> = Sheet::new(view.clone())?;
-        let place = |at: &Word, count: &Word| (at.read() as usize, count.read() as usize);
+        let place = |at: &Word, count: &Word| (size::index(at.read()), size::index(count.read()));
         let (members, names) = (place(&head.members_at, &head.members), place(&head.names_at, &head.names));
         let (lists, streams) = (place(&head.lists_at, &head.lists), place(&head.streams_at, &head.streams));
         let long_names = place(&head.long_names_at, &head.long_names);
@@ -374,7 +376,7 @@ impl Directory {
     /// refuses such a name if most of these places belong to the client's user. So the client
     /// requests the name from the daemon instead of announcing it.
     pub fn is_long_search(&self, hash: u64) -> bool {
-        self.passed_by(hash).nth(SEARCH_MAX as usize).is_some()
+        self.passed_by(hash).nth(size::index(SEARCH_MAX)).is_some()
     }
 
     /// Returns the places of the current table that a search for this hash passes, up to the first
@@ -383,15 +385,15 @@ impl Directory {
         let table = self.table();
         Search::new(hash, self.table_seed(table), table.log2())
             .flat_map(move |bucket| table.first() + bucket..table.first() + bucket + BUCKET)
-            .map_while(|at| self.places.get(at as usize).map(|place| PlaceWord(place.read())))
+            .map_while(|at| self.places.get(size::index(at)).map(|place| PlaceWord(place.read())))
             .take_while(|place| !place.is_free())
     }
 
     /// Returns the entries that may be in use, with their numbers. Readers that visit all names use
     /// this. The iteration may miss a name that the daemon adds during the iteration.
     pub fn entries(&self) -> impl Iterator<Item = (EntryNo, &NameEntry)> {
-        let end = (self.head.names_end.read() as usize).min(self.names.len());
-        self.names[..end].iter().enumerate().skip(1).map(|(at, entry)| (EntryNo::new(at as u32), entry))
+        let end = size::index(self.head.names_end.read()).min(self.names.len());
+        (1..).map(EntryNo::new).zip(self.names.get(1..end).unwrap_or_default())
     }
 
     /// Copies an entry's key. The caller then checks that the owner word did not change during the

@@ -94,6 +94,24 @@ const fn field(word: u64, shift: u32, bits: u32) -> u64 {
     (word >> shift) & ((1 << bits) - 1)
 }
 
+/// Returns the low 32 bits of a word.
+#[inline]
+pub const fn low32(word: u64) -> u32 {
+    (word & 0xFFFF_FFFF) as u32
+}
+
+/// Returns the low 16 bits of a word.
+#[inline]
+pub const fn low16(word: u64) -> u16 {
+    (word & 0xFFFF) as u16
+}
+
+/// Returns the low 8 bits of a word.
+#[inline]
+pub const fn low8(word: u64) -> u8 {
+    (word & 0xFF) as u8
+}
+
 /// The state of an entry, according to its owner word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnerKind {
@@ -119,7 +137,7 @@ pub const VERSION_MASK: u32 = 0x3F_FFFF;
 impl OwnerWord {
     /// Returns the next word of the entry, with these fields. Its version follows that of `self`.
     const fn then(self, kind: u64, low: u64) -> Self {
-        Self(kind << 62 | (field(self.0, 40, 22) + 1 & VERSION_MASK as u64) << 40 | low)
+        Self(kind << 62 | ((field(self.0, 40, 22) + 1) & VERSION_MASK as u64) << 40 | low)
     }
 
     /// Returns the next word of the entry: its name is in a cell of this owner.
@@ -163,7 +181,7 @@ impl OwnerWord {
 
     /// Returns the number of times that the daemon has stored this word, modulo 2^22.
     pub const fn version(self) -> u32 {
-        field(self.0, 40, 22) as u32
+        low32(field(self.0, 40, 22))
     }
 
     /// Returns the owner.
@@ -316,7 +334,7 @@ impl LeaseWord {
 
     /// Returns the low bits of the slot's generation.
     pub const fn generation_low(self) -> u32 {
-        field(self.0, 0, 24) as u32
+        low32(field(self.0, 0, 24))
     }
 }
 
@@ -362,12 +380,12 @@ impl Member {
 
     /// Returns the epoch of this client number.
     pub const fn epoch(self) -> u32 {
-        field(self.0, 32, 30) as u32
+        low32(field(self.0, 32, 30))
     }
 
     /// Returns the number of the client's sheets, which are the lease table and the catalogue.
     pub const fn sheet(self) -> u32 {
-        self.0 as u32
+        low32(self.0)
     }
 
     /// Returns the same epoch in another state.
@@ -417,7 +435,7 @@ impl TableWord {
 
     /// Returns the number of times that the daemon has rebuilt tables, modulo 2^16.
     pub const fn rebuilds(self) -> u16 {
-        field(self.0, 40, 16) as u16
+        low16(self.0 >> 40)
     }
 
     /// Returns log2 of the number of places.
@@ -481,7 +499,7 @@ impl PlaceWord {
     }
 
     /// Returns the buckets of a search for this name in a table of 2^`log2` places with this seed.
-    pub const fn search(self, seed: u64, log2: u8) -> Search {
+    pub fn search(self, seed: u64, log2: u8) -> Search {
         Search::new(self.0, seed, log2)
     }
 }
@@ -549,7 +567,7 @@ impl SubscriberWord {
 
     /// Returns the member's epoch at the time of the subscription.
     pub const fn epoch(self) -> u32 {
-        field(self.0, 2, 30) as u32
+        low32(field(self.0, 2, 30))
     }
 
     /// Returns true if the producer may fetch a wake descriptor of the subscriber.
