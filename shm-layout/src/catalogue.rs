@@ -115,7 +115,7 @@ pub const fn cell_place(cell: CellNo) -> (u8, usize) {
     // The number of complete doublings, and the quarter of the next doubling that contains the cell.
     let doubled = (cell / FIRST_CELLS).ilog2();
     let quarter = (cell >> (FIRST_CELLS.ilog2() + doubled - 2)) & 3;
-    // At most 128: the number of a cell has 32 bits.
+    // At most 80: the number of a cell has 32 bits.
     let part = low8(4 * doubled as u64 + quarter as u64 + 1);
     (part, cell - cells_first(part))
 }
