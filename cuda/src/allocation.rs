@@ -10,6 +10,7 @@ use rustix::io::FdFlags;
 use std::ffi::{c_int, c_void};
 use std::mem::{MaybeUninit, offset_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use tensorlend_layout::size;
 
 /// Pinned memory of one device, without an address. A [`Mapping`](crate::Mapping) gives the memory
 /// an address.
@@ -38,7 +39,7 @@ impl Allocation {
         device.require_sharing()?;
         let (api, properties, mut handle) = (Driver::api()?, api::exportable(device.raw()), 0);
         // SAFETY: the call reads the properties and writes one handle. 0 is the only valid flag.
-        let answer = unsafe { (api.cuMemCreate)(&raw mut handle, bytes as usize, &raw const properties, 0) };
+        let answer = unsafe { (api.cuMemCreate)(&raw mut handle, size::index(bytes), &raw const properties, 0) };
         check(answer, "cuMemCreate", || format!("allocating {bytes} bytes on {device}"))?;
         Ok(Self { handle })
     }
@@ -138,6 +139,6 @@ impl<'fd> Given<'fd> {
     /// Returns the pointer that the driver takes for handles of any type.
     pub fn pointer(&self) -> *mut c_void {
         let fd = self.copy.as_ref().map_or(self.fd, OwnedFd::as_fd);
-        std::ptr::without_provenance_mut(fd.as_raw_fd() as usize)
+        std::ptr::without_provenance_mut(fd.as_raw_fd().unsigned_abs() as usize)
     }
 }

@@ -222,3 +222,13 @@ pub fn on(device: sys::CUdevice) -> sys::CUmemLocation {
 /// The handle type for file descriptors.
 pub const POSIX: sys::CUmemAllocationHandleType =
     sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+
+/// Returns the bytes of a handle or a UUID. The driver declares them as C's `char`, which is signed on some machines.
+pub fn bytes<const N: usize>(chars: [c_char; N]) -> [u8; N] {
+    chars.map(|char| u8::from_ne_bytes(char.to_ne_bytes()))
+}
+
+/// Returns bytes as the driver declares them: the inverse of [`bytes`].
+pub fn chars<const N: usize>(bytes: &[u8; N]) -> [c_char; N] {
+    bytes.map(|byte| c_char::from_ne_bytes([byte]))
+}

@@ -82,9 +82,10 @@ impl Device {
         // SAFETY: the call writes one handle. For an ordinal that is out of range, it returns an
         // error.
         check(unsafe { (api.cuDeviceGet)(&raw mut raw, ordinal) }, "cuDeviceGet", doing)?;
-        let mut name: [c_char; 256] = [0; 256];
+        const NAME_BYTES: u8 = 255;
+        let mut name: [c_char; NAME_BYTES as usize + 1] = [0; _];
         // SAFETY: the call writes at most the given number of bytes, including the null byte.
-        let answer = unsafe { (api.cuDeviceGetName)(name.as_mut_ptr(), name.len() as i32 - 1, raw) };
+        let answer = unsafe { (api.cuDeviceGetName)(name.as_mut_ptr(), NAME_BYTES.into(), raw) };
         check(answer, "cuDeviceGetName", doing)?;
         // SAFETY: the length given to the call excluded the last byte of the array, so this byte is still null.
         let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
@@ -123,7 +124,7 @@ impl Device {
         // "NVIDIA A100-SXM4-40GB MIG 1g.5gb".
         let is_mig = whole.bytes != uuid.bytes || name.split_whitespace().any(|word| word == "MIG");
         let ordinal = ordinal.unsigned_abs();
-        let uuid = Uuid(uuid.bytes.map(|byte| byte as u8));
+        let uuid = Uuid(api::bytes(uuid.bytes));
         Ok(Self { raw, ordinal, uuid, name, bytes_total: bytes_total as u64, compute_capability, supports, is_mig })
     }
 

@@ -1,6 +1,7 @@
 //! Events: points in a stream that a caller can wait for.
 #![allow(unsafe_code)]
 
+use crate::api;
 use crate::context::Context;
 use crate::driver::Driver;
 use crate::error::{Result, check, is_done};
@@ -99,7 +100,7 @@ impl Event {
         // SAFETY: the call writes 64 bytes. This value owns the event.
         let answer = unsafe { (ipc.cuIpcGetEventHandle)(&raw mut handle, self.raw) };
         check(answer, "cuIpcGetEventHandle", || "exporting an event".into())?;
-        Ok(handle.reserved.map(|byte| byte as u8))
+        Ok(api::bytes(handle.reserved))
     }
 
     /// Opens an event of another process on the same device. Fails in the process that created the
@@ -110,8 +111,7 @@ impl Event {
     pub fn open(context: &Context, handle: &[u8; 64]) -> Result<Self> {
         let ipc = Driver::ipc()?;
         let _current = context.enter()?;
-        let (mut raw, handle) =
-            (std::ptr::null_mut(), sys::CUipcEventHandle { reserved: handle.map(|byte| byte as i8 as _) });
+        let (mut raw, handle) = (std::ptr::null_mut(), sys::CUipcEventHandle { reserved: api::chars(handle) });
         // SAFETY: the call takes 64 bytes and checks them. It writes one handle.
         let answer = unsafe { (ipc.cuIpcOpenEventHandle)(&raw mut raw, handle) };
         check(answer, "cuIpcOpenEventHandle", || "opening another process's event".into())?;

@@ -8,10 +8,12 @@
 //! Source: CUDA Driver API 13.0, section "Memory Management".
 #![allow(unsafe_code)]
 
+use crate::api;
 use crate::context::Context;
 use crate::driver::Driver;
 use crate::error::{Result, check};
 use cudarc::driver::sys;
+use tensorlend_layout::size;
 
 /// Memory that `cuMemAlloc` allocated. A drop frees the memory.
 #[derive(Debug)]
@@ -31,7 +33,7 @@ impl PlainBlock {
         let _current = context.enter()?;
         let (api, mut ptr) = (Driver::api()?, 0);
         // SAFETY: the call writes one address.
-        let answer = unsafe { (api.cuMemAlloc_v2)(&raw mut ptr, bytes as usize) };
+        let answer = unsafe { (api.cuMemAlloc_v2)(&raw mut ptr, size::index(bytes)) };
         check(answer, "cuMemAlloc_v2", || format!("allocating a plain block of {bytes} bytes"))?;
         Ok(Self { ptr, bytes, context: context.clone() })
     }
@@ -69,7 +71,7 @@ pub fn handle_of(ptr: u64) -> Result<[u8; 64]> {
     // SAFETY: the call writes 64 bytes. The driver only looks the address up.
     let answer = unsafe { (ipc.cuIpcGetMemHandle)(&raw mut handle, ptr) };
     check(answer, "cuIpcGetMemHandle", || "exporting a plain block".into())?;
-    Ok(handle.reserved.map(|byte| byte as u8))
+    Ok(api::bytes(handle.reserved))
 }
 
 impl Drop for PlainBlock {
@@ -99,7 +101,7 @@ impl Opened {
     pub fn open(context: &Context, handle: &[u8; 64]) -> Result<Self> {
         let ipc = Driver::ipc()?;
         let _current = context.enter()?;
-        let (mut ptr, handle) = (0, sys::CUipcMemHandle { reserved: handle.map(|byte| byte as i8 as _) });
+        let (mut ptr, handle) = (0, sys::CUipcMemHandle { reserved: api::chars(handle) });
         let flags = sys::CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
         // SAFETY: the call takes 64 bytes and checks them. It writes one address.
         let answer = unsafe { (ipc.cuIpcOpenMemHandle_v2)(&raw mut ptr, handle, flags) };

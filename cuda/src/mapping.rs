@@ -7,6 +7,7 @@ use crate::device::Device;
 use crate::driver::Driver;
 use crate::error::{Result, check};
 use cudarc::driver::sys::{self, CUmemAccess_flags as Flags};
+use tensorlend_layout::size;
 
 /// The access that a mapping permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +64,7 @@ impl Mapping {
     /// function undoes its earlier steps.
     pub fn map(allocation: &Allocation, bytes: u64, device: &Device, access: Access) -> Result<Self> {
         let doing = || format!("mapping {bytes} bytes for {device}");
-        let (api, bytes_usize) = (Driver::api()?, bytes as usize);
+        let (api, bytes_usize) = (Driver::api()?, size::index(bytes));
         let mut reserved = Reserved::make(api, bytes_usize, doing)?;
         // SAFETY: `reserved` owns the addresses, which have no memory yet. The allocation is
         // borrowed, so its handle is valid. 0 is the only offset that the manual allows.
@@ -80,7 +81,7 @@ impl Mapping {
     /// # Errors
     /// The driver's error, if that device cannot access the memory: see [`Device::can_access`].
     pub fn allow(&self, device: &Device) -> Result<()> {
-        set_access(Driver::api()?, self.ptr, self.bytes as usize, self.access, device)
+        set_access(Driver::api()?, self.ptr, size::index(self.bytes), self.access, device)
     }
 
     /// Returns the address on the device.
@@ -105,7 +106,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if let Ok(api) = Driver::api() {
-            drop(Reserved { api, ptr: self.ptr, bytes: self.bytes as usize, is_mapped: true });
+            drop(Reserved { api, ptr: self.ptr, bytes: size::index(self.bytes), is_mapped: true });
         }
     }
 }

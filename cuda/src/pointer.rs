@@ -49,7 +49,8 @@ impl Pointer {
         let api = Driver::api()?;
         let (mut memory, mut device, mut is_managed) = (0_u32, -1_i32, 0_u32);
         let (mut context, mut range_start, mut range_bytes) = (0_usize, 0_u64, 0_usize);
-        let mut attributes = [
+        const OUTPUTS: u32 = 6;
+        let mut attributes: [Attribute; OUTPUTS as usize] = [
             Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
             Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
             Attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED,
@@ -57,7 +58,7 @@ impl Pointer {
             Attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
             Attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE,
         ];
-        let mut values: [*mut c_void; 6] = [
+        let mut values: [*mut c_void; OUTPUTS as usize] = [
             (&raw mut memory).cast(),
             (&raw mut device).cast(),
             (&raw mut is_managed).cast(),
@@ -69,9 +70,8 @@ impl Pointer {
         // unsigned int, an int, an unsigned int (a bool would suffice), a pointer, an address, a
         // size. The driver looks the address up and does not follow it. For unknown data, the
         // driver writes zero or leaves the output unchanged.
-        let answer = unsafe {
-            (api.cuPointerGetAttributes)(values.len() as u32, attributes.as_mut_ptr(), values.as_mut_ptr(), ptr)
-        };
+        let answer =
+            unsafe { (api.cuPointerGetAttributes)(OUTPUTS, attributes.as_mut_ptr(), values.as_mut_ptr(), ptr) };
         check(answer, "cuPointerGetAttributes", || format!("asking about the address {ptr:#x}"))?;
         const HOST: u32 = Type::CU_MEMORYTYPE_HOST as u32;
         const DEVICE: u32 = Type::CU_MEMORYTYPE_DEVICE as u32;

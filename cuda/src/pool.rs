@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
+use tensorlend_layout::size;
 use tensorlend_os::mutex::lock;
 
 /// An exportable stream-ordered pool, or another process's pool. A clone is cheap.
@@ -69,7 +70,7 @@ impl Pool {
             handleTypes: api::POSIX,
             location: api::on(device.raw()),
             win32SecurityAttributes: std::ptr::null_mut(),
-            maxSize: bytes_max as usize,
+            maxSize: size::index(bytes_max),
             usage: 0,
             reserved: [0; 54],
         };
@@ -133,7 +134,7 @@ impl Pool {
         // SAFETY: the call writes one address. This value owns the pool's handle, and the stream is
         // borrowed.
         let answer = unsafe {
-            (pools.cuMemAllocFromPoolAsync)(&raw mut ptr, bytes as usize, self.held.raw, stream.into().raw())
+            (pools.cuMemAllocFromPoolAsync)(&raw mut ptr, size::index(bytes), self.held.raw, stream.into().raw())
         };
         check(answer, "cuMemAllocFromPoolAsync", doing)?;
         Ok(ptr)
@@ -204,7 +205,7 @@ impl Pool {
     pub fn trim(&self, bytes_keep: u64) -> Result<()> {
         let pools = Driver::pools()?;
         // SAFETY: this value owns the pool's handle.
-        let answer = unsafe { (pools.cuMemPoolTrimTo)(self.held.raw, bytes_keep as usize) };
+        let answer = unsafe { (pools.cuMemPoolTrimTo)(self.held.raw, size::index(bytes_keep)) };
         check(answer, "cuMemPoolTrimTo", || format!("trimming a pool to {bytes_keep} bytes"))
     }
 

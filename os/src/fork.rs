@@ -8,7 +8,7 @@
 
 use crate::map;
 use std::ops::Deref;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Once, OnceLock};
 
@@ -108,20 +108,20 @@ impl Unshared {
     }
 
     fn place(fd: &OwnedFd) -> Option<(&'static AtomicU64, u64)> {
-        let number = fd.as_raw_fd() as usize;
+        let number = usize::try_from(fd.as_raw_fd()).ok()?;
         Some((UNSHARED.get(number / 64)?, 1 << (number % 64)))
     }
 
     /// Closes the descriptors in a child. The child never drops the values that own them: these
     /// values belong to threads that the child does not have, or to objects that check the process.
     fn close_all_in_child() {
-        for (at, word) in UNSHARED.iter().enumerate() {
+        for (first, word) in (0..).step_by(64).zip(&UNSHARED) {
             let mut bits = word.swap(0, Ordering::Relaxed);
             while bits != 0 {
-                let number = at * 64 + bits.trailing_zeros() as usize;
+                let number: RawFd = first + bits.trailing_zeros().cast_signed();
                 // SAFETY: close is async-signal-safe. The number is that of a descriptor that the
                 // parent owned at the fork, so this child has a copy of it.
-                unsafe { libc::close(number as i32) };
+                unsafe { libc::close(number) };
                 bits &= bits - 1;
             }
         }

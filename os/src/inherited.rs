@@ -57,7 +57,7 @@ const GROUPS_MAX: usize = 65_536;
 pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     let mut groups = vec![0u32; GROUPS];
     loop {
-        let mut bytes = size_of_val(&groups[..]) as libc::socklen_t;
+        let mut bytes = libc::socklen_t::try_from(size_of_val(&groups[..])).map_err(io::Error::other)?;
         // SAFETY: `groups` has `bytes` bytes, which the kernel may write, and any bytes are a valid
         // `u32`. The descriptor is borrowed, so it is open. `bytes` outlives the call.
         let done = unsafe {

@@ -3,6 +3,11 @@
 //!
 //! The functions are thin: most of them make one system call and return its error.
 
+#![cfg_attr(
+    not(test),
+    warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap, clippy::cast_lossless)
+)]
+
 pub mod barrier;
 pub mod cgroup;
 pub mod clock;

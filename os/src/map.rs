@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::fork::{self, Origin};
-use crate::memfd::Access;
+use crate::memfd::{self, Access};
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use std::io;
 use std::mem::ManuallyDrop;
@@ -11,6 +11,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tensorlend_layout::raw::View;
+use tensorlend_layout::size;
 use tensorlend_layout::word::Word;
 
 /// A mapping that belongs to the process that made it.
@@ -131,8 +132,8 @@ pub(crate) fn reserve(readable: bool) {
 fn map(fd: &OwnedFd, bytes: usize, access: Access, populate: bool) -> io::Result<Mapping> {
     fork::watch();
     // A mapping longer than the file would raise SIGBUS at the first access behind the file's end.
-    let length = rustix::fs::fstat(fd)?.st_size;
-    if usize::try_from(length).is_ok_and(|length| length < bytes) || bytes == 0 {
+    let length = memfd::length(fd)?;
+    if length < bytes as u64 || bytes == 0 {
         return Err(io::Error::other(format!("the daemon sent a descriptor of {length} bytes instead of {bytes}")));
     }
     let mut options = MmapOptions::new();
@@ -172,7 +173,7 @@ pub fn segment(fd: &OwnedFd, bytes: usize, access: Access, populate: bool) -> io
 /// all threads that read the sheet see the words of the other file.
 pub fn replace(sheet: &View, fd: &OwnedFd) -> io::Result<()> {
     let bytes = sheet.bytes();
-    if rustix::fs::fstat(fd)?.st_size as u64 != bytes as u64 {
+    if memfd::length(fd)? != bytes as u64 {
         return Err(io::Error::other("a sheet was to be replaced by one of another length"));
     }
     let words: &[Word] = sheet.array(0, bytes / 8).ok_or_else(|| io::Error::other("no sheet of words"))?;
@@ -242,7 +243,7 @@ pub fn populate(sheet: &View, at: u64, bytes: u64) -> io::Result<()> {
 
 fn advise(sheet: &View, at: u64, bytes: u64, advice: libc::c_int) -> io::Result<()> {
     let outside = || io::Error::other("a part lies outside its sheet");
-    let words: &[Word] = sheet.array(at as usize, bytes as usize / 8).ok_or_else(outside)?;
+    let words: &[Word] = sheet.array(size::index(at), size::index(bytes) / 8).ok_or_else(outside)?;
     let (start, length) = (words.as_ptr().cast_mut().cast(), size_of_val(words));
     // SAFETY: the words stay mapped for as long as the view lives. None of the advices above
     // changes their contents. The kernel returns an error for an advice that it cannot follow.
@@ -259,7 +260,7 @@ pub fn private(fd: &OwnedFd, offset: u64, bytes: usize) -> io::Result<Private> {
     fork::watch();
     let outside = || io::Error::other("a part lies outside its file");
     let end = offset.checked_add(bytes as u64).ok_or_else(outside)?;
-    if rustix::fs::fstat(fd)?.st_size as u64 <= end.saturating_sub(1) || bytes == 0 {
+    if memfd::length(fd)? <= end.saturating_sub(1) || bytes == 0 {
         return Err(outside());
     }
     let mut options = MmapOptions::new();

@@ -4,6 +4,7 @@
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use tensorlend_layout::size;
 
 /// The permissions of every memfd.
 const OWNER_ONLY: Mode = Mode::RUSR.union(Mode::WUSR);
@@ -41,7 +42,7 @@ pub fn zero(fd: BorrowedFd<'_>, bytes: u64, go_on: &dyn Fn() -> bool) -> rustix:
         if !go_on() {
             return Err(Errno::CANCELED);
         }
-        let step = ZEROES.len().min((bytes - at) as usize);
+        let step = ZEROES.len().min(size::index(bytes - at));
         match rustix::io::pwrite(fd, &ZEROES[..step], at) {
             Ok(written) => at += written as u64,
             Err(Errno::INTR) => {}
@@ -106,7 +107,8 @@ fn empty(name: &str, bytes: u64, more: MemfdFlags) -> rustix::io::Result<OwnedFd
 pub fn allocate(fd: BorrowedFd<'_>, at: u64, bytes: u64, go_on: &dyn Fn() -> bool) -> rustix::io::Result<()> {
     // A huge page may be longer than one step.
     const STEP: u64 = 16 << 20;
-    let step_max = if rustix::fs::fstatfs(fd)?.f_bsize as u64 > STEP { u64::MAX } else { STEP };
+    let page = u64::try_from(rustix::fs::fstatfs(fd)?.f_bsize).map_err(|_| Errno::OVERFLOW)?;
+    let step_max = if page > STEP { u64::MAX } else { STEP };
     let (mut at, end) = (at, at + bytes);
     while at < end {
         if !go_on() {
@@ -219,6 +221,11 @@ pub fn fill(fd: BorrowedFd<'_>, bytes: u64, go_on: &dyn Fn() -> bool) -> rustix:
     zero(fd, bytes, go_on)
 }
 
+/// Returns the length of a file in bytes.
+pub fn length(fd: impl AsFd) -> rustix::io::Result<u64> {
+    u64::try_from(rustix::fs::fstat(fd)?.st_size).map_err(|_| Errno::OVERFLOW)
+}
+
 /// Returns true if every page of the memfd exists, in memory or in swap. Any access to a missing
 /// page allocates it, and the kernel charges the page to the cgroup of the accessing process.
 pub fn is_whole(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
@@ -254,8 +261,8 @@ pub fn is_sealed(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
 pub fn punch(fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
     // No signal interrupts a call, and readers can have mapped the memory very often. Short steps let the process end.
     const STEP: u64 = 16 << 20;
-    let bytes = rustix::fs::fstat(fd)?.st_size as u64;
-    (0..bytes).step_by(STEP as usize).try_for_each(|at| punch_part(fd, at, STEP.min(bytes - at)))
+    let bytes = length(fd)?;
+    (0..bytes).step_by(size::index(STEP)).try_for_each(|at| punch_part(fd, at, STEP.min(bytes - at)))
 }
 
 /// Frees the pages in a part of the file like [`punch`]. The part reads as zeros from then on.

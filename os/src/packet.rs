@@ -43,7 +43,7 @@ pub fn accept_descriptors(socket: BorrowedFd<'_>) -> rustix::io::Result<bool> {
 
 fn set_passrights(socket: BorrowedFd<'_>, passes: bool) -> rustix::io::Result<bool> {
     let value = libc::c_int::from(passes);
-    let length = size_of::<libc::c_int>() as libc::socklen_t;
+    let length: libc::socklen_t = libc::c_int::BITS / u8::BITS;
     // SAFETY: `value` is an int that outlives the call, and `length` is its length.
     let set = unsafe {
         libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS, (&raw const value).cast(), length)

@@ -79,8 +79,8 @@ impl Toll {
 
 /// Returns the CPU time of this thread.
 fn thread_time() -> Duration {
-    let now = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(now.tv_sec.cast_unsigned(), now.tv_nsec as u32)
+    // The kernel returns no negative time.
+    clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap_or_default()
 }
 
 #[cfg(test)]

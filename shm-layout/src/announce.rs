@@ -8,6 +8,7 @@
 use crate::catalogue::CellRecord;
 use crate::catalogue::{Catalogue, RING};
 use crate::number::CellNo;
+use crate::size;
 use crate::sync::{Ordering, fence};
 use crate::word::{Absorbed, MemberState, Word};
 
@@ -55,7 +56,7 @@ impl Catalogue {
     #[inline]
     pub fn announce(&self, hash: u64, cell: CellNo) -> u64 {
         let number = self.ring_head.peek();
-        self.ring[(number % RING as u64) as usize].put(tag(hash) << 24 | u64::from(cell));
+        self.ring[size::index(number % RING as u64)].put(tag(hash) << 24 | u64::from(cell));
         crate::crash_point!("first: entry written");
         self.ring_head.set(number + 1);
         crate::crash_point!("first: announced");
@@ -149,6 +150,6 @@ impl<'a> Waiting<'a> {
     #[inline]
     fn words(self) -> impl Iterator<Item = u64> + 'a {
         let first = self.absorbed.index();
-        (0..self.count()).map(move |n| self.catalogue.ring[(first.wrapping_add(n) % RING as u64) as usize].read())
+        (0..self.count()).map(move |n| self.catalogue.ring[size::index(first.wrapping_add(n) % RING as u64)].read())
     }
 }

@@ -13,6 +13,8 @@ use crate::describe::{pad, structure};
 use crate::header::SheetHeader;
 #[cfg(not(loom))]
 use crate::number::CellNo;
+#[cfg(not(loom))]
+use crate::word::low8;
 use crate::word::{Bell, Word};
 
 /// Maximum number of announcements that wait for the daemon.
@@ -106,15 +108,16 @@ structure! {
 #[cfg(not(loom))]
 #[inline]
 pub const fn cell_place(cell: CellNo) -> (u8, usize) {
-    let cell = cell.get();
-    if cell < FIRST_CELLS as u32 {
-        return (0, cell as usize);
+    let cell = cell.index();
+    if cell < FIRST_CELLS {
+        return (0, cell);
     }
     // The number of complete doublings, and the quarter of the next doubling that contains the cell.
-    let doubled = (cell / FIRST_CELLS as u32).ilog2();
+    let doubled = (cell / FIRST_CELLS).ilog2();
     let quarter = (cell >> (FIRST_CELLS.ilog2() + doubled - 2)) & 3;
-    let part = (4 * doubled + quarter + 1) as u8;
-    (part, cell as usize - cells_first(part))
+    // At most 80: the number of a cell has 32 bits.
+    let part = low8(4 * doubled as u64 + quarter as u64 + 1);
+    (part, cell - cells_first(part))
 }
 
 /// Returns the first cell of a part.

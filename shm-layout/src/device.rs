@@ -128,7 +128,7 @@ impl FromStr for Uuid {
         if digits.len() != 32 {
             return Err(bad());
         }
-        let digit = |c: u8| char::from(c).to_digit(16).map(|d| d as u8).ok_or_else(bad);
+        let digit = |c: u8| char::from(c).to_digit(16).and_then(|d| u8::try_from(d).ok()).ok_or_else(bad);
         let mut bytes = [0; 16];
         for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
             *byte = digit(pair[0])? << 4 | digit(pair[1])?;

@@ -161,7 +161,8 @@ impl DType {
     /// not support.
     #[inline]
     pub fn unpack(word: u32) -> Option<Self> {
-        Self::from_codes(word as u8, (word >> 8) as u8, (word >> 16) as u16)
+        let [code, bits, lanes @ ..] = word.to_le_bytes();
+        Self::from_codes(code, bits, u16::from_le_bytes(lanes))
     }
 }
 

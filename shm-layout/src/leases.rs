@@ -14,6 +14,7 @@ use crate::describe::{pad, structure};
 use crate::header::SheetHeader;
 #[cfg(not(loom))]
 use crate::raw::View;
+use crate::size;
 use crate::sync::{Ordering, fence};
 use crate::word::{Bell, LeaseWord, Word};
 #[cfg(not(loom))]
@@ -214,7 +215,7 @@ impl LeaseTable {
     /// reuse slots without leases.
     pub fn scan(&self, mut found: impl FnMut(LeaseWord)) {
         for shard in shards(self.shards_used.read()) {
-            let used = (self.high_water[shard].read() as usize).min(SHARD_ENTRIES);
+            let used = size::index(self.high_water[shard].read()).min(SHARD_ENTRIES);
             self.entries[shard][..used].iter().map(Word::peek).for_each(|word| note(word, &mut found));
         }
         // Acquire: a reader's last read of the bytes precedes the store that clears its lease. That
@@ -239,7 +240,7 @@ impl LeaseTable {
             let at = offset_of!(Self, entries) + first * size_of::<[Word; SHARD_ENTRIES]>();
             table.words(at, leases[..end].as_flattened_mut());
             for shard in shards(used) {
-                for &word in &leases[shard][..(high_water[first + shard] as usize).min(SHARD_ENTRIES)] {
+                for &word in &leases[shard][..size::index(high_water[first + shard]).min(SHARD_ENTRIES)] {
                     note(word, &mut found);
                 }
             }

@@ -44,6 +44,11 @@
 //! retired -> free only when no live member's lease table holds (catalogue, slot, generation)
 //! ```
 
+#![cfg_attr(
+    not(test),
+    warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap, clippy::cast_lossless)
+)]
+
 #[cfg(not(target_os = "linux"))]
 compile_error!("tensorlend is built on sealed memfds, futexes and descriptor passing: it runs on Linux only");
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]

@@ -31,12 +31,12 @@ pub struct Search {
 impl Search {
     /// Returns the search for `hash` in a table of 2^`log2` places with this seed.
     #[inline]
-    pub const fn new(hash: u64, seed: u64, log2: u8) -> Self {
-        let bits = (log2 as u32).saturating_sub(BUCKET.ilog2());
+    pub fn new(hash: u64, seed: u64, log2: u8) -> Self {
+        let bits = u32::from(log2).saturating_sub(BUCKET.ilog2());
         let buckets = 1u64 << bits;
         // Folded multiplication, as in wyhash: XOR of the halves of the product.
-        let product = (hash >> 28 ^ seed) as u128 * (seed.rotate_left(32) | 1) as u128;
-        let mixed = product as u64 ^ (product >> 64) as u64;
+        let (low, high) = (hash >> 28 ^ seed).carrying_mul(seed.rotate_left(32) | 1, 0);
+        let mixed = low ^ high;
         // Two shifts instead of one: for a table of one bucket, a single shift by 64 would
         // overflow.
         Self { bucket: mixed >> 1 >> (63 - bits), step: mixed << 1 | 1, mask: buckets - 1, left: buckets }

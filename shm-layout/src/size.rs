@@ -1,7 +1,16 @@
-//! Numbers of bytes in configurations and messages.
+//! Numbers of bytes in configurations and messages, and indices, offsets and lengths in memory.
 
 use serde::{Deserialize, Deserializer};
 use std::str::FromStr;
+
+const _: () = assert!(usize::BITS == u64::BITS, "the supported machines have addresses of 64 bits");
+
+/// Returns an index, an offset or a length as this process uses it. Every `u64` is a `usize`, so the value does not change.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "both types have 64 bits, as stated above")]
+pub const fn index(value: u64) -> usize {
+    value as usize
+}
 
 /// A number of bytes. In TOML, the value is an integer or a string such as `"64MiB"`.
 ///

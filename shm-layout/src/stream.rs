@@ -8,6 +8,7 @@
 
 use crate::describe::{pad, structure};
 use crate::header::SheetHeader;
+use crate::size;
 use crate::sync::{Ordering, fence};
 use crate::word::{Bell, Cell, Word};
 
@@ -121,7 +122,7 @@ impl<'a> Ring<'a> {
     pub fn entry(&self, number: u64) -> &'a RingEntry {
         // The number of entries is a power of two, so a mask computes the remainder without a
         // division.
-        &self.entries[number as usize & (self.entries.len() - 1)]
+        &self.entries[size::index(number) & (self.entries.len() - 1)]
     }
 
     /// Producer: sends a message, and returns the cell that the ring no longer contains. `head` is

@@ -7,6 +7,7 @@ use crate::number::SlotNo;
 use crate::stream::HeaderSummary;
 #[cfg(not(loom))]
 use crate::word::SLOT_NONE;
+use crate::word::low8;
 use crate::{DType, Device};
 
 #[cfg(not(loom))]
@@ -220,7 +221,7 @@ impl SlotInfo {
     /// Unpacks any sixteen words: the inverse of [`SlotInfo::pack`].
     #[inline(always)]
     pub fn unpack(words: &[u64; 16]) -> Result<Self, BadTensor> {
-        let ndim = words[1] as u8;
+        let ndim = low8(words[1]);
         if usize::from(ndim) > NDIM_MAX {
             return Err(BadTensor::Dimensions);
         }
@@ -233,7 +234,7 @@ impl SlotInfo {
                 _ => return Err(BadTensor::Record),
             },
             dtype: DType::unpack((words[1] >> 32) as u32).ok_or(BadTensor::DType)?,
-            device: Device::from_codes((words[1] >> 24) as u8, (words[1] >> 16) as u8).ok_or(BadTensor::Record)?,
+            device: Device::from_codes(low8(words[1] >> 24), low8(words[1] >> 16)).ok_or(BadTensor::Record)?,
             ndim,
             strided: words[1] & STRIDED != 0,
             extended: words[1] & EXTENDED != 0,
@@ -312,7 +313,7 @@ impl SlotInfo {
     #[inline(always)]
     pub fn check_summary(words: &HeaderSummary, segment_bytes: u64) -> bool {
         let [first, data_offset, data_bytes, low, high, _] = *words;
-        let ndim = first as u8;
+        let ndim = low8(first);
         let Some(dtype) = DType::unpack((first >> 32) as u32) else { return false };
         // Sizes beyond `ndim` are ignored. The product of two sizes below 2^32 is below 2^64, and
         // the product of all four fits into 128 bits.

@@ -94,6 +94,24 @@ const fn field(word: u64, shift: u32, bits: u32) -> u64 {
     (word >> shift) & ((1 << bits) - 1)
 }
 
+/// Returns the low 32 bits of a word.
+#[inline]
+pub const fn low32(word: u64) -> u32 {
+    (word & 0xFFFF_FFFF) as u32
+}
+
+/// Returns the low 16 bits of a word.
+#[inline]
+pub const fn low16(word: u64) -> u16 {
+    (word & 0xFFFF) as u16
+}
+
+/// Returns the low 8 bits of a word.
+#[inline]
+pub const fn low8(word: u64) -> u8 {
+    (word & 0xFF) as u8
+}
+
 /// The state of an entry, according to its owner word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnerKind {
@@ -163,7 +181,7 @@ impl OwnerWord {
 
     /// Returns the number of times that the daemon has stored this word, modulo 2^22.
     pub const fn version(self) -> u32 {
-        field(self.0, 40, 22) as u32
+        low32(field(self.0, 40, 22))
     }
 
     /// Returns the owner.
@@ -316,7 +334,7 @@ impl LeaseWord {
 
     /// Returns the low bits of the slot's generation.
     pub const fn generation_low(self) -> u32 {
-        field(self.0, 0, 24) as u32
+        low32(field(self.0, 0, 24))
     }
 }
 
@@ -362,12 +380,12 @@ impl Member {
 
     /// Returns the epoch of this client number.
     pub const fn epoch(self) -> u32 {
-        field(self.0, 32, 30) as u32
+        low32(field(self.0, 32, 30))
     }
 
     /// Returns the number of the client's sheets, which are the lease table and the catalogue.
     pub const fn sheet(self) -> u32 {
-        self.0 as u32
+        low32(self.0)
     }
 
     /// Returns the same epoch in another state.
@@ -417,7 +435,7 @@ impl TableWord {
 
     /// Returns the number of times that the daemon has rebuilt tables, modulo 2^16.
     pub const fn rebuilds(self) -> u16 {
-        field(self.0, 40, 16) as u16
+        low16(self.0 >> 40)
     }
 
     /// Returns log2 of the number of places.
@@ -481,7 +499,7 @@ impl PlaceWord {
     }
 
     /// Returns the buckets of a search for this name in a table of 2^`log2` places with this seed.
-    pub const fn search(self, seed: u64, log2: u8) -> Search {
+    pub fn search(self, seed: u64, log2: u8) -> Search {
         Search::new(self.0, seed, log2)
     }
 }
@@ -549,7 +567,7 @@ impl SubscriberWord {
 
     /// Returns the member's epoch at the time of the subscription.
     pub const fn epoch(self) -> u32 {
-        field(self.0, 2, 30) as u32
+        low32(field(self.0, 2, 30))
     }
 
     /// Returns true if the producer may fetch a wake descriptor of the subscriber.
@@ -567,56 +585,4 @@ pub const fn parked_bit(client: ClientNo) -> u64 {
 pub const PARKED_ANY: u64 = 1 << 63;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    #[cfg_attr(miri, ignore = "four million steps, and no unsafe code in them")]
-    fn owner_word_moves_its_version_and_keeps_its_fields() {
-        let a = OwnerWord(0).then_live(ClientNo::new(0xFFFF), CellNo::new(0xFF_FFFE));
-        assert_eq!((a.version(), a.owner().get(), a.cell().get()), (1, 0xFFFF, 0xFF_FFFE));
-        assert!(a.is_live());
-        let t = a.then_tomb();
-        assert_eq!((t.kind(), t.version()), (OwnerKind::Tomb, 2));
-        let mut h = OwnerWord(0);
-        for _ in 0..(1 << 22) {
-            h = h.then_tomb();
-        }
-        assert_eq!(h.version(), 0, "the version wraps at 22 bits and nowhere else");
-        assert_eq!(OwnerWord(0).kind(), OwnerKind::Tomb);
-    }
-
-    #[test]
-    fn a_lease_excludes_by_slot_and_low_generation() {
-        let cell = Cell::new(0x12_3456_789A, SlotNo::new(77));
-        let lease = cell.lease(ClientNo::new(9));
-        assert_eq!((lease.owner().get(), lease.slot().get(), lease.generation_low()), (9, 77, 0x56_789A));
-        assert!(!Cell::DELETED.is_value() && !Cell::EMPTY.is_value() && cell.is_value());
-    }
-
-    #[test]
-    fn generations_skip_zero_and_the_range_mark() {
-        assert_eq!(next_generation(0xFF_FFFE), 0x100_0000);
-        assert_eq!(next_generation(0xFF_FFFF_FFFF), 1);
-        assert_eq!(next_generation(0xFF_FFFF_FFFE), 1);
-    }
-
-    #[test]
-    fn tables_at_one_place_differ_by_their_rebuilds() {
-        let table = TableWord::new(23, 0xFF_FFFF_FFFF).with_rebuilds(u16::MAX);
-        assert_eq!((table.places(), table.first(), table.rebuilds()), (1 << 23, 0xFF_FFFF_FFFF, u16::MAX));
-        assert_eq!(table.with_rebuilds(0), TableWord::new(23, 0xFF_FFFF_FFFF));
-    }
-
-    #[test]
-    fn members_and_ranges_pack() {
-        let m = Member::new(MemberState::Closed, 0x3FFF_FFFF, u32::MAX);
-        assert_eq!((m.state(), m.epoch(), m.sheet()), (MemberState::Closed, 0x3FFF_FFFF, u32::MAX));
-        let r = RangeWord::new(14, ClientNo::new(65535), SlotNo::new(0xFF_C000));
-        assert_eq!((r.slots(), r.owner().get(), r.base().get()), (16384, 65535, 0xFF_C000));
-        assert!(r.is_lent() && !RangeWord(0).is_lent());
-        for c in 0..=u16::MAX {
-            assert_eq!(parked_bit(ClientNo::new(c)) & PARKED_ANY, 0);
-        }
-    }
-}
+mod tests;

@@ -43,7 +43,7 @@ impl Feed {
 
     /// Sets the maximum number of items that one request claims.
     pub(super) fn set_prefetch(&mut self, items: u8) {
-        self.prefetch = items.clamp(1, CLAIM_BATCH_MAX as u8);
+        self.prefetch = items.clamp(1, u8::try_from(CLAIM_BATCH_MAX).unwrap_or(u8::MAX));
     }
 
     /// Confirms the item of `done` with the next request, and returns the next item: one that was claimed before, or the first

@@ -167,7 +167,7 @@ impl Client {
         let request = RemoteRequest::Wait {
             name: name.to_owned(),
             seen: (owner_word, cell),
-            timeout_ms: timeout.as_millis() as u64,
+            timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
         };
         match self.ask_gateway(name, &request, Deadline::new(Some(timeout + GRACE))) {
             Ok((RemoteAnswer::Timeout, _)) => Ok(None),

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::raw::{Sheet, View};
+use tensorlend_layout::size;
 use tensorlend_layout::stream::{Closed, StreamRing};
 use tensorlend_layout::versions::Layout;
 use tensorlend_layout::wire::{PROTOCOL_OLDEST, PROTOCOL_VERSION, Reply, Request, Return};
@@ -220,7 +221,7 @@ impl Watcher {
             if rustix::event::epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut ready), None).is_err() {
                 continue;
             }
-            for number in ready.iter().map(|event| event.data.u64() as usize) {
+            for number in ready.iter().map(|event| size::index(event.data.u64())) {
                 // Continue each session in a thread of its own. A daemon may need all of this process's sessions before it
                 // continues one of them.
                 let its = self.clone();

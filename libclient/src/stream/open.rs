@@ -109,6 +109,6 @@ impl StreamBuilder {
         let Self { session, name, .. } = self;
         let entry = (entry, OwnerWord(owner_word));
         session.streams().opened(&name, entry);
-        Ok(Stream::opened(Writer { session, name, entry, head, entries, policy, index: stream, id }))
+        Ok(Stream::opened(Writer { session, name, entry, head, entries, capacity, policy, index: stream, id }))
     }
 }

@@ -302,7 +302,7 @@ impl Stream {
 
     /// Returns the maximum number of messages that the stream holds.
     pub fn capacity(&self) -> u32 {
-        self.writer.entries.len() as u32
+        self.writer.capacity
     }
 
     /// Returns the present number of subscribers. Returns 0 in the child of a fork.
@@ -381,7 +381,7 @@ impl std::fmt::Debug for Stream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Stream")
             .field("name", &self.writer.name)
-            .field("capacity", &self.writer.entries.len())
+            .field("capacity", &self.writer.capacity)
             .finish_non_exhaustive()
     }
 }

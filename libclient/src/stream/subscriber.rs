@@ -33,6 +33,7 @@ const TURNS_MAX: u32 = 10_000;
 pub(crate) struct Attached {
     pub(crate) head: Sheet<StreamRing>,
     pub(crate) entries: Records<RingEntry>,
+    capacity: u32,
     stream: StreamLine,
     id: u64,
     pub(crate) entry: EntryNo,
@@ -160,7 +161,7 @@ impl Subscription {
         tensorlend_layout::crash_point!("subscribe: listed");
         words.set_stream(id);
         let waits = policy != Policy::DropOldest;
-        let at = Attached { head, entries, stream, id, entry, owner_word: OwnerWord(owner_word), waits };
+        let at = Attached { head, entries, capacity, stream, id, entry, owner_word: OwnerWord(owner_word), waits };
         tensorlend_layout::crash_point!("subscribe: in the stream");
         Ok((at, wake))
     }
@@ -522,7 +523,7 @@ impl Subscription {
     /// A subscriber that lags by more messages blocks its producer, or loses messages, depending on the stream's
     /// policy.
     pub fn capacity(&self) -> u32 {
-        self.at.entries.len() as u32
+        self.at.capacity
     }
 
     /// Returns the wake descriptor. It changes each time that the stream is opened again.

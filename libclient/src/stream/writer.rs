@@ -67,6 +67,7 @@ pub(super) struct Writer {
     pub entry: (EntryNo, OwnerWord),
     pub head: Sheet<StreamRing>,
     pub entries: Records<RingEntry>,
+    pub capacity: u32,
     pub policy: Policy,
     /// The index of the stream's row in the directory's table of streams, and the id in this row.
     pub index: StreamLine,

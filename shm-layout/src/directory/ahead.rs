@@ -4,6 +4,7 @@
 use super::Directory;
 use crate::number::EntryNo;
 use crate::search::{BUCKET, Search};
+use crate::size;
 use crate::word::PlaceWord;
 
 impl Directory {
@@ -12,13 +13,13 @@ impl Directory {
     pub fn first_place(&self, hash: u64) -> usize {
         let table = self.table();
         let bucket = Search::new(hash, self.table_seed(table), table.log2()).next().unwrap_or_default();
-        (table.first() + bucket) as usize
+        size::index(table.first() + bucket)
     }
 
     /// Returns the entry that may have this hash, by the bucket of places that begins at `first`.
     #[inline]
     pub fn entry_at(&self, first: usize, hash: u64) -> Option<EntryNo> {
-        let bucket = self.places.get(first..first + BUCKET as usize)?;
+        let bucket = self.places.get(first..first + size::index(BUCKET))?;
         bucket.iter().map(|place| PlaceWord(place.peek())).find(|place| place.may_be(hash)).map(PlaceWord::entry)
     }
 }

@@ -3,10 +3,10 @@
 use crate::number::ClientNo;
 use crate::word::Word;
 
-/// Number of words of a member's audience: one cache line.
-pub const AUDIENCE_WORDS: usize = if cfg!(loom) { 1 } else { 8 };
-/// Number of bits of a member's audience.
-pub const AUDIENCE: u16 = 64 * AUDIENCE_WORDS as u16;
+/// Number of bits of a member's audience: one cache line.
+pub const AUDIENCE: u16 = if cfg!(loom) { 64 } else { 512 };
+/// Number of words of a member's audience.
+pub const AUDIENCE_WORDS: usize = AUDIENCE as usize / 64;
 
 /// A bitmap with one bit for each member.
 #[derive(Clone, Copy)]

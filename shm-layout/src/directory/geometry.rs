@@ -3,7 +3,7 @@
 #[cfg(not(loom))]
 use super::{DirectoryHead, ListEntry, LongName, MemberEntry, NameEntry, SegmentEntry, StreamEntry};
 #[cfg(not(loom))]
-use crate::word::{TableWord, Word};
+use crate::word::{TableWord, Word, low8};
 
 /// Sizes of a directory's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl Geometry {
     /// five eighths of that table.
     pub fn table_log2_max(&self) -> u8 {
         let places = (u64::from(self.names) * 8).div_ceil(5).next_power_of_two();
-        (places.ilog2() as u8).max(FIRST_TABLE_LOG2)
+        low8(places.ilog2().into()).max(FIRST_TABLE_LOG2)
     }
 
     /// Returns the number of blocks for long names. Number 0 is not used.

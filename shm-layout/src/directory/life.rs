@@ -18,7 +18,7 @@
 use super::{Directory, ListEntry};
 use crate::number::EntryNo;
 use crate::publish;
-use crate::word::{LifeWord, OwnerWord, VERSION_MASK};
+use crate::word::{LifeWord, OwnerWord, VERSION_MASK, low32};
 
 /// An entry whose owner word the daemon is changing. Fields, highest first: 0 (2 bits), the version of the owner word before
 /// the change (22), 0 (7), 1 (1), entry (32). 0: none.
@@ -33,7 +33,7 @@ impl ChangeWord {
 
     /// Returns the entry. `None`: the daemon changes none.
     pub const fn entry(self) -> Option<EntryNo> {
-        if self.0 >> 32 & 1 == 1 { Some(EntryNo::new(self.0 as u32)) } else { None }
+        if self.0 >> 32 & 1 == 1 { Some(EntryNo::new(low32(self.0))) } else { None }
     }
 
     /// Returns the version of the owner word before the change.

@@ -3,6 +3,7 @@
 use super::entry::{LongName, NameEntry};
 use crate::number::EntryNo;
 use crate::search::{BUCKET, Search};
+use crate::size;
 use crate::sync::{Ordering, fence};
 use crate::word::{OwnerWord, PlaceWord, TableWord, Word};
 
@@ -42,12 +43,12 @@ pub fn find_in(
 ) -> Result<Option<FoundName>, Replaced> {
     let table = TableWord(table_word.read());
     let (first, count) = (table.first(), table.places());
-    let Some(current) = places.get(first as usize..(first + count) as usize) else { return Err(Replaced) };
-    let (buckets, _) = current.as_chunks::<{ BUCKET as usize }>();
+    let Some(current) = places.get(size::index(first)..size::index(first + count)) else { return Err(Replaced) };
+    let (buckets, _) = current.as_chunks::<{ size::index(BUCKET) }>();
     let mut found = None;
     let seed = seeds[table.half()].read();
     'search: for first in Search::new(hash, seed, table.log2()) {
-        for place in &buckets[(first / BUCKET) as usize] {
+        for place in &buckets[size::index(first / BUCKET)] {
             let place = PlaceWord(place.read());
             if place.is_free() {
                 break 'search;

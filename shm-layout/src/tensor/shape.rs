@@ -15,7 +15,7 @@ impl Shape {
     pub fn new(dims: &[u64]) -> Option<Self> {
         let mut all = [0; NDIM_MAX];
         all.get_mut(..dims.len())?.copy_from_slice(dims);
-        Some(Self { dims: all, ndim: dims.len() as u8 })
+        Some(Self { dims: all, ndim: u8::try_from(dims.len()).ok()? })
     }
 
     /// Returns the number of elements, which is 1 for a tensor without dimensions. Returns `None`
@@ -51,7 +51,7 @@ impl Strides {
     pub fn new(steps: &[i64]) -> Option<Self> {
         let mut all = [0; NDIM_MAX];
         all.get_mut(..steps.len())?.copy_from_slice(steps);
-        Some(Self { steps: all, ndim: steps.len() as u8 })
+        Some(Self { steps: all, ndim: u8::try_from(steps.len()).ok()? })
     }
 
     /// Returns the row-major (C order) strides of a shape.
