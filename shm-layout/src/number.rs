@@ -22,26 +22,31 @@ macro_rules! numbers {
             pub const MAX: Self = Self(<$raw>::MAX);
 
             /// Returns the number with this value.
+            #[inline]
             pub const fn new(value: $raw) -> Self {
                 Self(value)
             }
 
             /// Returns the number of the object at an index of its table. Returns `None` if no number is so large.
+            #[inline]
             pub fn at(index: usize) -> Option<Self> {
                 <$raw>::try_from(index).ok().map(Self)
             }
 
             /// Returns the next larger number. Returns `None` after the largest.
+            #[inline]
             pub fn next(self) -> Option<Self> {
                 self.0.checked_add(1).map(Self)
             }
 
             /// Returns the number in the low bits of a word: as many bits as words have for this kind.
+            #[inline]
             pub const fn low(word: u64) -> Self {
                 Self((word & ((1 << $bits) - 1)) as $raw)
             }
 
             /// Returns the value.
+            #[inline]
             pub const fn get(self) -> $raw {
                 self.0
             }
@@ -57,18 +62,21 @@ macro_rules! numbers {
         impl Add<$raw> for $name {
             type Output = Self;
 
+            #[inline]
             fn add(self, count: $raw) -> Self {
                 Self(self.0 + count)
             }
         }
 
         impl From<$name> for u64 {
+            #[inline]
             fn from(number: $name) -> Self {
                 number.0.into()
             }
         }
 
         impl From<$name> for usize {
+            #[inline]
             fn from(number: $name) -> Self {
                 number.index()
             }
@@ -118,6 +126,7 @@ numbers! {
 
 impl SlotNo {
     /// Returns true if this is one of `count` slots from `first` on.
+    #[inline]
     pub const fn is_of(self, first: Self, count: u32) -> bool {
         self.0.wrapping_sub(first.0) < count
     }
@@ -127,12 +136,13 @@ impl SlotNo {
 impl Sub for SlotNo {
     type Output = u32;
 
+    #[inline]
     fn sub(self, first: Self) -> u32 {
         self.0 - first.0
     }
 }
 
 impl ClientNo {
-    /// The daemon, in words that name an owner: names of streams and lists are its own. No client has this number.
+    /// The daemon, in words that name an owner: the names of lists are its own. No client has this number.
     pub const DAEMON: Self = Self(0);
 }

@@ -145,9 +145,14 @@ impl OwnerWord {
         self.then(1, (owner.get() as u64) << 24 | (cell.get() & 0xFF_FFFF) as u64)
     }
 
-    /// Returns the next word of the entry: its name is that of a stream or a list on a line of the daemon's table.
-    pub const fn then_line(self, line: u32) -> Self {
-        self.then_live(ClientNo::DAEMON, CellNo::new(line))
+    /// Returns the next word of the entry: its name is that of a stream of this producer.
+    pub const fn then_stream(self, producer: ClientNo, line: StreamLine) -> Self {
+        self.then_live(producer, CellNo::new(line.get()))
+    }
+
+    /// Returns the next word of the entry: its name is that of a list.
+    pub const fn then_list(self, line: ListLine) -> Self {
+        self.then_live(ClientNo::DAEMON, CellNo::new(line.get()))
     }
 
     /// Returns the next word of the entry: it has no name.

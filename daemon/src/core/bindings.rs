@@ -122,9 +122,8 @@ impl Bindings {
     }
 
     /// Stores the location of a key that has no cell: a stream or a list.
-    pub fn set(&mut self, context: &Context, entry: EntryNo, number: ClientNo, line: u32) -> OwnerWord {
-        let before = OwnerWord(context.directory.names[entry.index()].owner_word.peek());
-        let after = before.then_live(number, CellNo::new(line));
+    pub fn set(&mut self, context: &Context, entry: EntryNo, next: impl Fn(OwnerWord) -> OwnerWord) -> OwnerWord {
+        let after = next(OwnerWord(context.directory.names[entry.index()].owner_word.peek()));
         self.names.set(&context.directory, entry, after);
         after
     }

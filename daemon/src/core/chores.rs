@@ -10,7 +10,7 @@
 
 use super::account::NamespaceId;
 use super::clock::{Clock, Timer};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use tensorlend_layout::number::{ClientNo, EntryNo};
 
 /// Maximum cost of one step in units. A unit is a fraction of a microsecond, and a step takes a few
@@ -114,8 +114,12 @@ impl Chores {
     }
 
     /// Returns true if a survey of this client's memory is queued.
-    pub fn has_survey(&self, namespace: NamespaceId, number: ClientNo) -> bool {
-        self.queue.iter().any(|(id, chore)| *id == namespace && matches!(chore, Chore::Survey(it) if *it == number))
+    pub fn surveyed(&self) -> BTreeSet<(NamespaceId, ClientNo)> {
+        let surveyed = |(id, chore): &(NamespaceId, Chore)| match chore {
+            Chore::Survey(number) => Some((*id, *number)),
+            _ => None,
+        };
+        self.queue.iter().filter_map(surveyed).collect()
     }
 
     /// Adds a chore to the queue.

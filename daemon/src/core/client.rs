@@ -6,7 +6,7 @@ use super::orphans::FormerWriter;
 use super::settings::Role;
 use super::versions::Versions;
 use super::who::Who;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem::offset_of;
 use tensorlend_layout::catalogue::{Catalogue, CellRecord, RING};
 use tensorlend_layout::leases::LeaseTable;
@@ -100,9 +100,9 @@ pub struct Client {
     pub versions: Versions,
     pub state: ClientState,
     pub member: Member,
-    /// The owners whose memory this daemon has shown to the client. `None`: a previous daemon may
+    /// The owners whose memory this daemon has shown to the client, each with the owner's epoch at that time. `None`: a previous daemon may
     /// have shown the client memory of other owners too.
-    pub shown: Option<BTreeSet<ClientNo>>,
+    pub shown: Option<BTreeMap<ClientNo, u32>>,
     /// The names that the client announces.
     pub announcements: Announcements,
     /// The sheets that the daemon lent to the client.

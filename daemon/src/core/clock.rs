@@ -125,9 +125,9 @@ impl Clock {
         fired
     }
 
-    /// Returns true if this timer is set.
-    pub fn has(&self, timer: Timer) -> bool {
-        self.timers.iter().any(|&(_, it)| it == timer)
+    /// Returns the timers that are set.
+    pub fn timers(&self) -> BTreeSet<Timer> {
+        self.timers.iter().map(|&(_, timer)| timer).collect()
     }
 
     /// Returns the time of the next timer.

@@ -153,7 +153,7 @@ impl Namespace {
         Bitmap(&head.present).clear(number);
         self.members.unlist_announcer(&self.context, number);
         let client = self.members.remove(number);
-        self.members.end_showing(&self.context, number, client.shown);
+        self.members.end_showing(&self.context, number, client.shown.unwrap_or_default().into_keys());
         self.devices.departed(number);
         if !frozen {
             env.accounts.end_session(client.uid);

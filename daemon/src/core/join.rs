@@ -17,7 +17,7 @@ use super::settings::{Admission, Peer, Role};
 use super::tables::Table;
 use super::versions::Versions;
 use super::who::plain;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::catalogue::FIRST_CELLS;
 use tensorlend_layout::directory::Bitmap;
 use tensorlend_layout::directory::{MemberEntry, key_word};
@@ -59,7 +59,7 @@ impl Joining {
             versions,
             state: ClientState::Live(conn),
             member,
-            shown: Some(BTreeSet::new()),
+            shown: Some(BTreeMap::new()),
             announcements: Announcements::default(),
             sheets,
             segments: ClientSegments::default(),

@@ -220,7 +220,8 @@ impl Members {
         }
         for (number, client) in self.iter() {
             // An owner reuses memory after it has scanned the leases of its audience alone.
-            for &owner in client.shown.iter().flatten().filter(|&&owner| self.get(owner).is_some()) {
+            let is_there = |owner, epoch| self.get(owner).is_some_and(|client| client.member.epoch() == epoch);
+            for (&owner, _) in client.shown.iter().flatten().filter(|&(&owner, &epoch)| is_there(owner, epoch)) {
                 let (word, bit) = audience_bit(number);
                 let audience = context.directory.entry(owner).audience[word].peek();
                 assert!(audience & bit != 0, "{number} is in the audience of {owner}");

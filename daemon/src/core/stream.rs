@@ -354,7 +354,7 @@ impl Streams {
         stream_entry.policy.put(policy as u64);
         stream_entry.id.set(id);
         tensorlend_layout::crash_point!("daemon: stream written");
-        let owner_word = bindings.set(parts.context, name_entry, number, line.get());
+        let owner_word = bindings.set(parts.context, name_entry, |before| before.then_stream(number, line));
         tensorlend_layout::crash_point!("daemon: stream listed");
         let lend = vec![(making.mem, Lending::Write)];
         let ring = making.into_part();

@@ -11,22 +11,22 @@ use crate::output;
 /// Maximum number of observations until all clients' tables are mapped. Each observation maps at
 /// most a few hundred tables.
 const LOOKS_MAX: usize = 64;
-/// Maximum number of observations if the number of requests is not the reason why tables are missing.
-const LOOKS_IDLE: usize = 4;
 
 /// Observes the whole namespace. Prints a note if it has more than one observation contains.
 pub fn complete_observation(client: &Client) -> Result<Observation, Failure> {
     let mut observer = client.observer();
     let mut seen = observer.observe()?;
-    for look in 1..LOOKS_MAX {
-        // Some tables cannot be mapped, such as the ring of a stream that has all its subscribers.
-        if !seen.incomplete || seen.asked < ASKED_MAX && look > LOOKS_IDLE {
+    for _ in 1..LOOKS_MAX {
+        // If requests were left, what is missing cannot be read now, such as the ring of a stream that has all its subscribers.
+        if !seen.incomplete || seen.asked < ASKED_MAX {
             break;
         }
         seen = observer.observe()?;
     }
-    if seen.truncated || seen.incomplete {
+    if seen.truncated || seen.incomplete && seen.asked >= ASKED_MAX {
         output::note("the namespace has more than one sample contains: some names, values or leases are missing");
+    } else if seen.incomplete {
+        output::note("a part of the namespace cannot be read now, such as a stream that has all its subscribers");
     }
     Ok(seen)
 }

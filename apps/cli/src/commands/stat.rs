@@ -27,8 +27,8 @@ pub struct StatArgs {
 
 /// The namespace that a command has joined.
 enum Namespace {
-    /// The name, and the bytes of the namespace's values and leases.
-    Joined(String, States),
+    /// The name, and the bytes of the namespace's values and leases. `None`: they could not be read.
+    Joined(String, Option<States>),
     /// None, because an observer sees all namespaces.
     All,
     /// None, because a limit has refused a session. The text is the refusal.
@@ -39,9 +39,16 @@ impl StatArgs {
     pub fn run(&self, at: &Connection) -> Result<(), Failure> {
         match at.reach("stat")? {
             Reached::Session(client) => {
-                let seen = complete_observation(&client)?;
-                let namespace = Namespace::Joined(client.namespace().to_owned(), States::of(&seen));
-                self.show(&client.stat()?, &namespace)
+                // Before the observation, whose own requests count.
+                let stat = client.stat()?;
+                let states = match complete_observation(&client) {
+                    Ok(seen) => Some(States::of(&seen)),
+                    Err(why) => {
+                        output::note(&format!("the values and leases of the namespace cannot be read: {why}"));
+                        None
+                    }
+                };
+                self.show(&stat, &Namespace::Joined(client.namespace().to_owned(), states))
             }
             Reached::Metrics { stat, refused } => self.show(&stat, &Namespace::Refused(refused.to_string())),
         }
@@ -58,7 +65,7 @@ impl StatArgs {
         }
         let mut it = stat_json(stat);
         let (name, states) = match namespace {
-            Namespace::Joined(name, states) => (Some(name), Some(states)),
+            Namespace::Joined(name, states) => (Some(name), states.as_ref()),
             Namespace::All | Namespace::Refused(_) => (None, None),
         };
         it["namespace"] = name.map(String::as_str).into();
@@ -86,7 +93,7 @@ fn text(stat: &Stat, namespace: &Namespace) -> String {
     row("pool.bytes_max", bytes(stat.pool_bytes_max));
     row("pool.bytes", bytes(stat.pool_bytes));
     row("bytes_in_use", bytes(stat.bytes_in_use));
-    if let Namespace::Joined(_, States { live, leased, retired, free }) = namespace {
+    if let Namespace::Joined(_, Some(States { live, leased, retired, free })) = namespace {
         row("bytes_live", format!("{}, in this namespace, without a lease", bytes(*live)));
         row("bytes_leased", format!("{}, in this namespace", bytes(*leased)));
         row("bytes_retired", format!("{} of the leased: replaced or deleted", bytes(*retired)));
@@ -218,7 +225,7 @@ mod tests {
     #[test]
     fn the_figures_have_units() {
         let stat = Stat { pool_bytes_max: 1 << 30, version: "1.0".into(), ..Stat::default() };
-        let text = text(&stat, &Namespace::Joined("uid-1".into(), States { leased: 1024, ..States::default() }));
+        let text = text(&stat, &Namespace::Joined("uid-1".into(), Some(States { leased: 1024, ..States::default() })));
         assert!(text.contains("pool.bytes_max  1073741824 bytes (1.0 GiB)\n"), "{text}");
         assert!(text.contains("bytes_leased    1024 bytes (1.0 KiB), in this namespace\n"), "{text}");
     }

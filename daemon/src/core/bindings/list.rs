@@ -365,7 +365,7 @@ impl Bindings {
         list_entry.set_end(0);
         list_entry.key_hash.set(context.directory.hash(&list_key(list)));
         list_entry.id.set(id);
-        self.set(context, entry, ClientNo::DAEMON, line.get());
+        self.set(context, entry, |before| before.then_list(line));
         self.lists.insert(list, List { uid: Some(uid), ..List::new(id, line, 0) });
         Ok(())
     }
@@ -479,7 +479,7 @@ impl Bindings {
             let former = self.lists.remove(to);
             let list = self.lists.remove(from).expect("checked above");
             parts.context.directory.lists[list.line.index()].key_hash.set(parts.context.directory.hash(&list_key(to)));
-            self.set(parts.context, entry, ClientNo::DAEMON, list.line.get());
+            self.set(parts.context, entry, |before| before.then_list(list.line));
             tensorlend_layout::crash_point!("daemon: list has both names");
             self.lists.insert(to, list);
             self.queue_changed(to);

@@ -22,8 +22,9 @@ impl Members {
             // An owner scans its own lease table in any case.
             return;
         }
+        let epoch = self.get(owner).map_or(0, |client| client.member.epoch());
         if let Some(shown) = &mut self.me(reader).shown {
-            shown.insert(owner);
+            shown.insert(owner, epoch);
         }
         let (word, bit) = audience_bit(reader);
         context.directory.entry(owner).audience[word].set_bits(bit);
@@ -32,15 +33,15 @@ impl Members {
 
     /// Removes a disconnected client from the audiences that contain it. The client's leases do not
     /// count any more.
-    pub fn end_showing(&self, context: &Context, reader: ClientNo, shown: Option<impl IntoIterator<Item = ClientNo>>) {
+    pub fn end_showing(&self, context: &Context, reader: ClientNo, shown: impl Iterator<Item = ClientNo>) {
         let (word, bit) = audience_bit(reader);
-        // If `shown` is `None`, the bits are the daemon's only record of the memory that a previous
-        // daemon has shown to clients. Such bits stay until their owners end.
-        for owner in shown.into_iter().flatten() {
+        // A client without a record of what it was shown is not in `shown` at all: its bits are the daemon's only record of
+        // the memory that a previous daemon has shown to it. Such bits stay until their owners end.
+        for owner in shown {
             let sharers = (reader.index() % usize::from(AUDIENCE)..context.directory.members.len())
                 .step_by(usize::from(AUDIENCE));
             let mut sharers = sharers.filter_map(|number| self.get(ClientNo::at(number)?));
-            if sharers.all(|other| other.shown.as_ref().is_some_and(|shown| !shown.contains(&owner))) {
+            if sharers.all(|other| other.shown.as_ref().is_some_and(|shown| !shown.contains_key(&owner))) {
                 context.directory.entry(owner).audience[word].clear_bits(bit);
             }
         }

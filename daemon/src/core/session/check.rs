@@ -7,7 +7,7 @@ use crate::core::namespace::Namespace;
 use crate::core::orders::Making;
 use crate::core::probes::Probing;
 use crate::core::spills::{SpillWrite, Whose};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::number::{ClientNo, SlotNo};
 
 impl Core {
@@ -28,9 +28,13 @@ impl Core {
         self.check_sessions();
         self.check_spills();
         self.check_pool();
+        let (timers, surveyed) = (env.clock.timers(), env.chores.surveyed());
         for namespace in self.namespaces.values() {
             for (number, client) in namespace.members.iter() {
-                self.check_end(namespace, number, client);
+                self.check_end(namespace, number, client, &timers);
+                let is_surveyed = matches!(client.state, ClientState::Frozen { survey: Some(_), .. });
+                let is_queued = surveyed.contains(&(namespace.context.ledger.id(), number));
+                assert_eq!(is_surveyed, is_queued, "a chore surveys {number}");
             }
         }
     }
@@ -77,28 +81,26 @@ impl Core {
     }
 
     /// Checks that an event will continue the end of this client. Otherwise its memory would stay charged for ever.
-    fn check_end(&self, namespace: &Namespace, number: ClientNo, client: &Client) {
+    fn check_end(&self, namespace: &Namespace, number: ClientNo, client: &Client, timers: &BTreeSet<Timer>) {
         let (env, id) = (&self.env, namespace.context.ledger.id());
         let leases = client.sheets.leases().map(|leases| leases.mem);
         let is_probing = |why| leases.is_some_and(|mem| env.probes.reason(mem) == Some(why));
         match &client.state {
             ClientState::Live(conn) => assert!(self.conns.contains_key(conn), "{conn:?} of {number} exists"),
             ClientState::Disconnected { .. } => assert!(
-                is_probing(Probing::Disconnected(id, number)) || env.clock.has(Timer::Disconnected(id, number)),
+                is_probing(Probing::Disconnected(id, number)) || timers.contains(&Timer::Disconnected(id, number)),
                 "{number} comes back or ends"
             ),
             ClientState::Ended { loud, .. } => match loud.front() {
                 Some(&mem) => assert!(
-                    env.probes.is_probing(mem) || env.clock.has(Timer::Probe(id, number)),
+                    env.probes.is_probing(mem) || timers.contains(&Timer::Probe(id, number)),
                     "the memory of {number} becomes quiescent"
                 ),
                 None => assert!(client.draining.is_some(), "{number} is frozen"),
             },
-            ClientState::Frozen { survey, .. } => {
-                assert_eq!(survey.is_some(), env.chores.has_survey(id, number), "a chore surveys {number}");
-            }
+            ClientState::Frozen { .. } => {}
         }
-        let has_timer = env.clock.has(Timer::Draining(id, number));
+        let has_timer = timers.contains(&Timer::Draining(id, number));
         match client.draining {
             None | Some(Draining::Process(_)) => {}
             Some(Draining::Over | Draining::Quarantine { .. }) => assert!(has_timer, "{number} is drained"),

@@ -67,6 +67,7 @@ fn who_has_the_number_next_has_seen_nothing() {
     assert_eq!(audience(&owner), [next.number()]);
     w.hang_up(&owner);
     assert_eq!(audience(&join_as(&mut w, number)), NOBODY);
+    w.core.check();
 }
 
 /// The next daemon knows an audience while its owner exists.

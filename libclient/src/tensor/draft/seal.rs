@@ -36,7 +36,6 @@ impl Memory for Host {
     // Inlined, because a caller that gets the result through memory waits for the processor's store buffer.
     #[inline(always)]
     fn seal(draft: &mut Draft, sequence: u64, next: SlotNo) -> Result<Sealed> {
-        debug_assert!(!draft.is_sealed);
         draft.session.check()?;
         tensorlend_layout::crash_point!("draft: filled");
         match (draft.kind, &draft.details, draft.shape.four()) {
@@ -62,6 +61,7 @@ impl<M: Memory> Draft<M> {
     /// Seals the slot of any tensor or dataset index. No device work on it may be pending, unless `early` marks it so.
     #[cold]
     pub(crate) fn seal_any(&mut self, sequence: u64, next: SlotNo, early: bool) -> Result<Sealed> {
+        debug_assert!(!self.is_sealed);
         self.session.check()?;
         let head = self.head();
         let extended = head.is_extended() || early;
@@ -93,6 +93,7 @@ impl Draft {
     /// Seals the slot of a tensor without rare properties, which almost every tensor is.
     #[inline(always)]
     fn seal_plain(&mut self, dims: [u64; NDIM_INLINE], sequence: u64, next: SlotNo) -> Sealed {
+        debug_assert!(!self.is_sealed);
         let taken = self.memory.taken.as_ref().expect(SLOT_MISSING);
         let plain = self.plain(taken, dims);
         // SAFETY: contract 1: the slot is handed out, and this draft holds the session.
