@@ -1,4 +1,4 @@
-//! AllocationInstruments on this client's allocations: statistics, a log, a list of outstanding allocations, a limit, and a
+//! Instruments of this client's allocations: statistics, a log, a list of outstanding allocations, a limit, and a
 //! callback when memory runs short.
 //!
 //! An allocation begins when a slot leaves the heap. It ends when the slot is back in the heap, after its last reader.

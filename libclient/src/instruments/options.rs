@@ -1,4 +1,4 @@
-//! AllocationInstruments that are on from the start of a client.
+//! Instruments that are on from the start of a client.
 
 use super::limit::Limit;
 use super::pressure::Callback;

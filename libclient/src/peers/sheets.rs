@@ -1,6 +1,6 @@
 //! Other clients' sheets that this client has mapped: catalogues, cells, lease tables and segments.
 //!
-//! The cached data is the geometry that the daemon has reported: which client owns a client number, and which slots
+//! The cached data is the geometry that the daemon has reported: which client has a number, and which slots
 //! lie in which segment. Each entry has the member's epoch and the geometry word under which this client fetched it.
 //! This client uses the entry only while both are unchanged.
 //!

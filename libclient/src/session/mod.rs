@@ -121,7 +121,7 @@ impl Session {
         fork::watch();
         let (mut answer, layout) = control.hello(Hello::new(namespace, label))?;
         let directory = answer.descriptor()?;
-        let number = answer.descriptor()?;
+        let catalogue = answer.descriptor()?;
         let table = answer.descriptor()?;
         let wakeup = answer.descriptor()?;
         let Reply::Welcome(welcome) = answer.reply.clone() else { return answer.unexpected() };
@@ -130,7 +130,7 @@ impl Session {
         debug_assert!(view.bytes() >= size_of::<DirectoryHead>());
         let file = reconnect::identity(&directory)?;
         let directory = Directory::new(&view).ok_or(Error::Protocol { doing: "connect" })?;
-        let words = typed(sheet(&number, Access::Write, Magic::Catalogue, size_of::<Catalogue>())?)?;
+        let words = typed(sheet(&catalogue, Access::Write, Magic::Catalogue, size_of::<Catalogue>())?)?;
         let leases: Sheet<LeaseTable> = typed(sheet(&table, Access::Write, Magic::Leases, size_of::<LeaseTable>())?)?;
         tensorlend_layout::crash_point!("connect: mapped");
         answer.acknowledge()?;

@@ -108,11 +108,11 @@ fn lease(seen: &Observation, it: &LeaseSeen) -> Row {
 
 fn stream(facts: &Facts, it: &StreamSeen) -> Row {
     let seen = &facts.sampled.seen;
-    let rate = facts.sampled.rate(it).unwrap_or(0.0);
+    let rate = facts.sampled.rate(it);
     let cells = vec![
         Cell::text(&it.name),
         Cell::count(it.sent),
-        Cell::new(rate, format!("{rate:.1}/s")),
+        Cell::new(rate, rate.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.1}/s"))),
         Cell::new(it.held, format!("{}/{}", it.held, it.capacity)),
         Cell::count(it.lag_max()),
         Cell::count(facts.sampled.lost(it)),
