@@ -142,6 +142,11 @@ impl Sub for SlotNo {
     }
 }
 
+impl EntryNo {
+    /// No entry: the number in a place of the table that refers to none.
+    pub const NONE: Self = Self(0);
+}
+
 impl ClientNo {
     /// The daemon, in words that name an owner: the names of lists are its own. No client has this number.
     pub const DAEMON: Self = Self(0);

@@ -93,7 +93,7 @@ impl Entries {
         let mut it = Self::new(d.names.len() as u32);
         for chunk in 0..end.div_ceil(CHUNK) {
             it.chunks.push(Chunk { state: State::There, free: [0; WORDS], count: 0, floor: OwnerWord(0) });
-            for number in it.numbers(chunk).filter(|number| *number != EntryNo::default() && !used.contains(*number)) {
+            for number in it.numbers(chunk).filter(|number| *number != EntryNo::NONE && !used.contains(*number)) {
                 let owner_word = &d.names[number.index()].owner_word;
                 // No place leads to this entry, so no client can have published a value in it.
                 if OwnerWord(owner_word.peek()).kind() != OwnerKind::Tomb {
@@ -177,7 +177,7 @@ impl Entries {
         names_end.set(names_end.peek().max(end.into()));
         for number in numbers {
             // Number 0 stays in use permanently.
-            if number != EntryNo::default() {
+            if number != EntryNo::NONE {
                 self.put_back(number);
             }
         }

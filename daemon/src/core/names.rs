@@ -346,7 +346,7 @@ impl Names {
         let passed = d.passed_by(hash).take(search_max as usize + 1).count() as u64;
         if passed > search_max {
             let leads = |place: &PlaceWord| {
-                place.entry() != EntryNo::new(0) && KeyKind::of(&d.names[place.entry().index()]).leads_to_cell()
+                place.entry() != EntryNo::NONE && KeyKind::of(&d.names[place.entry().index()]).leads_to_cell()
             };
             let owner_words = d.passed_by(hash).filter(leads).map(|place| owner_word_of(d, place.entry()));
             if owner_words.filter(|&owner_word| owner_word.is_live() && is_own(owner_word)).count() as u64 > search_max

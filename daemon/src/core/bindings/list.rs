@@ -419,7 +419,7 @@ impl Bindings {
         } else {
             // A search by number would visit all items ever appended. There may be many more of
             // them than live names.
-            Left::Entries(ClientNo::DAEMON, EntryNo::new(0))
+            Left::Entries(ClientNo::default(), EntryNo::default())
         };
         env.chores.take_on(&mut env.clock, context.ledger.id(), Chore::Items(DeletedList { id: list.id, left }));
         context.directory.announce(u64::MAX);

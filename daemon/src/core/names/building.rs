@@ -49,7 +49,7 @@ impl Building {
         let end = (self.copied + left).min(self.old.places());
         for at in self.copied..end {
             let place = PlaceWord(d.places[(self.old.first() + at) as usize].peek());
-            if place.entry() != EntryNo::new(0) {
+            if place.entry() != EntryNo::NONE {
                 self.table.insert(d, place);
             }
         }

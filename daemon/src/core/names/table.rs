@@ -70,7 +70,7 @@ impl Table {
     /// Panics if no place is free.
     pub fn insert(&mut self, d: &Directory, place: PlaceWord) -> usize {
         for first in self.search(place) {
-            if let Some(at) = self.bucket(first).find(|&at| place_of(d, at).entry() == EntryNo::new(0)) {
+            if let Some(at) = self.bucket(first).find(|&at| place_of(d, at).entry() == EntryNo::NONE) {
                 if place_of(d, at) == PlaceWord::PASSED {
                     self.passed -= 1;
                 }
@@ -135,7 +135,7 @@ impl Table {
         for first in buckets() {
             for at in it.bucket(first) {
                 let place = place_of(d, at);
-                if place.entry() != EntryNo::new(0) && is_name(place) {
+                if place.entry() != EntryNo::NONE && is_name(place) {
                     it.named += 1;
                     for before in it.search(place).take_while(|&before| before != first) {
                         *it.beyond.entry(before).or_default() += 1;
@@ -163,9 +163,9 @@ impl Table {
                 let place = place_of(d, at);
                 free |= place.is_free();
                 assert_eq!(free, place.is_free(), "a free place in the midst of bucket {first}");
-                named += u64::from(place.entry() != EntryNo::new(0));
+                named += u64::from(place.entry() != EntryNo::NONE);
                 passed += u64::from(place == PlaceWord::PASSED);
-                if place.entry() != EntryNo::new(0) {
+                if place.entry() != EntryNo::NONE {
                     for before in self.search(place).take_while(|&before| before != first) {
                         *beyond.entry(before).or_default() += 1;
                     }

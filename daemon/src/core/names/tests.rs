@@ -2,7 +2,7 @@ use super::colliding::chosen_keys;
 use super::*;
 use std::collections::BTreeSet;
 use tensorlend_layout::directory::Geometry;
-use tensorlend_layout::number::CellNo;
+use tensorlend_layout::number::{CellNo, ClientNo};
 use tensorlend_layout::random::splitmix64;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::search::Search;
@@ -54,7 +54,7 @@ impl World {
 
     /// Makes an entry lead to a cell of client 3.
     fn live(&mut self, entry: EntryNo, cell: CellNo) -> OwnerWord {
-        let after = super::owner_word_of(&self.d, entry).then_live(tensorlend_layout::number::ClientNo::new(3), cell);
+        let after = super::owner_word_of(&self.d, entry).then_live(ClientNo::new(3), cell);
         self.names.set(&self.d, entry, after);
         after
     }
