@@ -8,7 +8,7 @@ use crate::header::SheetHeader;
 use crate::word::{Bell, Word};
 
 #[cfg(not(loom))]
-use crate::number::{ClientNo, EntryNo};
+use crate::number::{ClientNo, EntryNo, SegmentLine};
 #[cfg(not(loom))]
 use crate::raw::{Records, Sheet, View};
 #[cfg(not(loom))]
@@ -418,6 +418,11 @@ impl Directory {
     /// Returns all lines of the table of members, with their numbers.
     pub fn numbered_members(&self) -> impl Iterator<Item = (ClientNo, &MemberEntry)> + '_ {
         self.members.iter().enumerate().filter_map(|(index, line)| Some((ClientNo::at(index)?, line)))
+    }
+
+    /// Returns all lines of the table of segments, with their numbers.
+    pub fn numbered_segments(&self) -> impl Iterator<Item = (SegmentLine, &SegmentEntry)> + '_ {
+        (0..).map(SegmentLine::new).zip(self.segments.iter())
     }
 
     /// Returns the numbers that belong to clients.

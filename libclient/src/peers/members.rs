@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tensorlend_layout::catalogue::{Catalogue, SlotRecord, cells_count};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::leases::LeaseTable;
-use tensorlend_layout::number::{ClientNo, SegmentLine, SlotNo};
+use tensorlend_layout::number::{ClientNo, SlotNo};
 use tensorlend_layout::raw::{Records, Sheet};
 use tensorlend_layout::wire::{DeviceSegment, Refusal, Reply, Request};
 use tensorlend_layout::word::{Member, MemberState, RangeWord};
@@ -298,7 +298,7 @@ impl PeerTable {
 
     /// Returns the first slots of this client's own segments that the daemon wants out of memory.
     pub fn own_wanted(&self) -> Vec<SlotNo> {
-        let lines = (0..).map(SegmentLine::new).zip(self.directory.segments.iter());
+        let lines = self.directory.numbered_segments();
         let wanted = lines.filter(|&(at, _)| self.directory.head().wants_out(at));
         let ranges = wanted.map(|(_, line)| RangeWord(line.range.read()));
         ranges.filter(|range| range.is_lent() && range.owner() == self.me()).map(RangeWord::base).collect()

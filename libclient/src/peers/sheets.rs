@@ -184,7 +184,7 @@ pub struct Line {
 impl Line {
     /// Returns the directory's row for the segment of `catalogue` that begins at `base`.
     pub fn find(directory: &Directory, number: ClientNo, base: SlotNo) -> Option<Self> {
-        (0..).map(SegmentLine::new).zip(directory.segments.iter()).find_map(|(at, entry)| {
+        directory.numbered_segments().find_map(|(at, entry)| {
             let range = RangeWord(entry.range.read());
             let ours = range.is_lent() && range.owner() == number && range.base() == base;
             ours.then(|| Self { at, range: range.0, since_ns: entry.since_ns.peek() })
