@@ -1,6 +1,5 @@
 //! Data aggregation: producers append datasets of four tensors to a list; the consumer polls the list's length, then gets
 //! all datasets, then deletes the list. tensorlend, Redis, and `.npy` files on tmpfs.
-#![allow(missing_docs)]
 
 use serde::{Deserialize, Serialize};
 use std::io;

@@ -1,7 +1,6 @@
 //! Allocates a tensor, fills it with ones, drops it: on the heap, in shared memory, in pools of both, and in a client's
 //! own slots. Then two questions that a study of pools left open: the cost of a bound on the pool, and the behaviour
 //! when no size repeats. Last, the memory of many small clients.
-#![allow(missing_docs)]
 
 #[path = "alloc/pools.rs"]
 mod pools;

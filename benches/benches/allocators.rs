@@ -1,7 +1,6 @@
 //! The study of device allocators: five patterns of allocation, each by many threads, with the study's work on the
 //! columns; in one process and in several at once. In host memory everywhere; on a device if there is one (feature
 //! `cuda`).
-#![allow(missing_docs)]
 
 #[cfg(feature = "cuda")]
 #[path = "allocators/on_device.rs"]

@@ -1,7 +1,6 @@
 //! A tensor passed to another process and acknowledged: by serializing, by copying, by sending memory, and through
 //! tensorlend. All producers write every byte, and all consumers read every byte. Each peer is a pair of processes on two cores; a result is a round trip. `target/criterion/report` has
 //! the curves.
-#![allow(missing_docs)]
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -5,7 +5,6 @@
 //! In `fan_out` each subscriber is a thread with its own client, node or word, on a core of its own. A sample is the mean of
 //! a batch of the time from a send until the producer has seen the acknowledgements of all subscribers. The floor is a word
 //! that the producer writes and all subscribers poll. `TENSORLEND_PART` selects one part.
-#![allow(missing_docs)]
 
 use iceoryx2::prelude::*;
 use rustix::thread::{CpuSet, sched_getaffinity};
@@ -112,7 +111,6 @@ struct Shared {
     turn: Barrier,
 }
 
-/// Sends one message.
 type Send<'s> = Box<dyn FnMut() + 's>;
 
 /// A producer with its subscribers.

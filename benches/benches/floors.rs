@@ -1,6 +1,5 @@
 //! The floors: the machine's minimum costs, between two threads on two cores, and for memory and pages. Compare all
 //! other results with these, of the same run.
-#![allow(missing_docs)]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use tensorlend_baselines::floors::{self, Pages};

@@ -1,6 +1,6 @@
 //! A tensor on a device, created by one process and read by another: the hand-over, the first access to a segment, and
 //! copies. Two processes besides the daemon; the floor is memory that both have mapped by hand.
-#![allow(missing_docs, unsafe_code)]
+#![allow(unsafe_code)]
 
 #[path = "handover/peer.rs"]
 mod peer;

@@ -4,7 +4,6 @@
 //! With the variable `TENSORLEND_HUGE_PAGES`, the broker asks the kernel for transparent huge pages.
 //!
 //! Also the life of a name: 100,000 new names, then a new value for each, then their deletion, in turns.
-#![allow(missing_docs)]
 
 use std::hint::black_box;
 use tensorlend::Client;

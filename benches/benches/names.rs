@@ -1,6 +1,5 @@
 //! The costs of a name: create, publish, get, put. The floor of a get and of a publication is one store and one fence,
 //! that of a put a copy into allocated memory.
-#![allow(missing_docs)]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;

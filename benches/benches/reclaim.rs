@@ -1,6 +1,5 @@
 //! The cost of finding the remaining readers: the time of one overwriting publication, by the numbers of clients and of
 //! leases. The producer scans the clients' lease tables once per batch of publications.
-#![allow(missing_docs)]
 
 use serde::{Deserialize, Serialize};
 use std::path::Path;

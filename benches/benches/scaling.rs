@@ -1,6 +1,5 @@
 //! The cost of one operation as other quantities grow: clients, names, subscribers, segments. In CPU time of the
 //! process that performs it, so that results with more processes than cores are comparable.
-#![allow(missing_docs)]
 
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -52,14 +51,12 @@ enum Order {
     Floor {
         samples: u32,
     },
-    /// Open the stream.
     Open,
     Subscribe,
     /// Send as many messages as fit.
     Send,
     /// Receive the messages that were sent.
     Receive,
-    /// Send one message.
     SendOne,
     /// Sleep until there is a message.
     ReceiveOne,

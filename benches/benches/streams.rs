@@ -1,6 +1,5 @@
 //! The cost of a message at its two ends, one after the other on one core, so that no cache line moves. The floor is
 //! the protocol's minimum: a fence after the send, one after the lease, one after the cursor's advance.
-#![allow(missing_docs)]
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use std::hint::black_box;

@@ -1,7 +1,6 @@
 //! A tensor database on the application's machine: each client process puts a float32 array under its own key,
 //! replacing the previous one, and unpacks it into allocated memory. Compares tensorlend, Redis, `.npy` files, and a
 //! plain copy in the same run.
-#![allow(missing_docs)]
 
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};

@@ -14,7 +14,6 @@ pub fn sum(array: &[f32]) -> u64 {
     array.chunks(1024).map(|part| u64::from(sum(part))).fold(0, u64::wrapping_add)
 }
 
-/// Appends a dataset to a client's list.
 pub fn append(client: &Client, list: &str, arrays: &[Vec<f32>]) -> tensorlend::Result<()> {
     let mut dataset = client.dataset();
     for (name, array) in TENSORS.into_iter().zip(arrays) {
@@ -40,7 +39,6 @@ impl<S: Read + Write> Connection<S> {
         Ok(())
     }
 
-    /// Returns the number of datasets of a list.
     pub fn length(&mut self, list: &str) -> io::Result<u64> {
         self.send(&[b"LLEN", list.as_bytes()])?;
         self.number()

@@ -83,12 +83,10 @@ impl Card {
         &self.context
     }
 
-    /// Creates a stream.
     pub fn stream(&self) -> Arc<CudaStream> {
         self.context.new_stream().expect("a stream can be made")
     }
 
-    /// Returns true if all work of the stream is done.
     pub fn is_done(&self, stream: &CudaStream) -> bool {
         self.context.bind_to_thread().expect("the context lives");
         // SAFETY: a stream of this context, which lives as long as the reference.
@@ -225,7 +223,6 @@ impl Card {
         unsafe { result::mem_pool::trim_to(self.default_pool(), 0) }.expect("it can be trimmed");
     }
 
-    /// Returns the free bytes of the device.
     pub fn free_bytes(&self) -> u64 {
         self.context.bind_to_thread().expect("the context lives");
         result::mem_get_info().expect("the device tells").0 as u64
@@ -314,7 +311,6 @@ impl Pinned {
         Self { start, bytes, context: card.context.clone() }
     }
 
-    /// Returns the bytes.
     pub fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: this value owns `bytes` bytes at `start`. They are initialized, and borrowed
         // together with this value.
@@ -357,7 +353,6 @@ pub struct Calls {
     pub map: u64,
     /// Calls that record an event, query an event, or make a stream wait for an event.
     pub event: u64,
-    /// All calls.
     pub all: u64,
 }
 
@@ -376,7 +371,6 @@ impl Calls {
         }
     }
 
-    /// Returns the calls since `before`.
     pub fn since(self, before: Self) -> Self {
         self.with(before, |after, before| after - before)
     }

@@ -8,7 +8,6 @@ use tensorlend::{Client, Element};
 
 /// An element type with a value for the number one.
 pub trait One: Element {
-    /// The number one.
     const ONE: Self;
 }
 
@@ -51,10 +50,8 @@ pub enum Source {
 }
 
 impl Source {
-    /// All sources.
     pub const ALL: [Self; 6] = [Self::Existing, Self::Heap, Self::HeapPool, Self::Memfd, Self::MemfdPool, Self::Ours];
 
-    /// Returns the label for tables.
     pub fn label(self) -> &'static str {
         match self {
             Self::Existing => "fill only (floor)",

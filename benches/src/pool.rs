@@ -12,13 +12,11 @@ pub struct ExactPool<R> {
     bytes_max: Option<usize>,
     bytes: usize,
     tick: u64,
-    /// Counters.
     pub count: Count,
 }
 
 const SMALL: usize = 1 << 20;
 
-/// Counters of a pool.
 #[derive(Clone, Debug, Default)]
 pub struct Count {
     /// Requests served from the cache.
@@ -27,7 +25,6 @@ pub struct Count {
     pub misses: u64,
     /// Regions evicted because of the bound, least recently returned first.
     pub evictions: u64,
-    /// Bytes of the evicted regions.
     pub evicted_bytes: u64,
     /// Number of evicted regions of less than 1 MB.
     pub evicted_small: u64,
@@ -62,7 +59,6 @@ impl<R> ExactPool<R> {
         region
     }
 
-    /// Returns a region to the pool.
     pub fn give(&mut self, bytes: usize, region: R) {
         self.tick += 1;
         if let Some(bytes_max) = self.bytes_max {
@@ -82,7 +78,6 @@ impl<R> ExactPool<R> {
         self.free.entry(bytes).or_default().push_back((self.tick, region));
     }
 
-    /// Returns the number of cached bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

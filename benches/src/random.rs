@@ -17,7 +17,6 @@ impl Random {
         splitmix64(&mut self.0)
     }
 
-    /// Returns a number below `end`.
     pub fn below(&mut self, end: u64) -> u64 {
         self.bits() % end
     }

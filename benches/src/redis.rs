@@ -84,7 +84,6 @@ impl Redis {
         Some(Self { server, socket, _folder: folder })
     }
 
-    /// Returns the server's socket.
     pub fn socket(&self) -> &Path {
         &self.socket
     }

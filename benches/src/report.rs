@@ -38,7 +38,6 @@ impl Report {
         self.value(key, table.json());
     }
 
-    /// Stores a value.
     pub fn value(&mut self, key: &str, value: impl Into<serde_json::Value>) {
         self.parts.insert(key.to_owned(), value.into());
     }

@@ -8,7 +8,6 @@ use std::path::Path;
 
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// A connection to a server.
 #[derive(Debug)]
 pub struct Connection<S = UnixStream> {
     stream: S,

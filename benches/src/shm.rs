@@ -22,7 +22,6 @@ pub struct Mailbox {
     map: MmapMut,
 }
 
-/// Number of words of a mailbox.
 const WORDS: usize = 16;
 /// Two cache lines, since processors prefetch pairs.
 const WORD_BYTES: usize = 128;
@@ -40,7 +39,6 @@ impl Mailbox {
         Ok(Self { map })
     }
 
-    /// Returns a word of the mailbox.
     #[allow(clippy::cast_ptr_alignment)]
     pub fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at < WORDS, "a mailbox has {WORDS} words");
@@ -59,7 +57,6 @@ impl Mailbox {
         }
     }
 
-    /// Stores a value.
     pub fn tell(&self, at: usize, value: u64) {
         self.word(at).store(value, Ordering::Release);
     }

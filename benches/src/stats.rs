@@ -50,7 +50,6 @@ pub fn repeats(sample_ns: f64, mut work: impl FnMut()) -> u32 {
 pub struct Samples(Vec<f64>);
 
 impl Samples {
-    /// Adds a sample.
     pub fn push(&mut self, ns: f64) {
         self.0.push(ns);
     }
@@ -65,7 +64,6 @@ impl Samples {
         self.0.iter().copied()
     }
 
-    /// Returns the mean of the samples.
     pub fn mean(&self) -> f64 {
         self.0.iter().sum::<f64>() / self.0.len() as f64
     }
@@ -84,13 +82,10 @@ impl Samples {
 pub struct Summary {
     /// The median.
     pub p50: f64,
-    /// The minimum.
     pub min: f64,
-    /// The maximum.
     pub max: f64,
     /// The 99th percentile.
     pub p99: f64,
-    /// Number of samples.
     pub samples: usize,
 }
 

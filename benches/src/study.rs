@@ -17,7 +17,6 @@ pub trait Lane {
     /// A block of memory, as this lane allocates it.
     type Column;
 
-    /// Allocates this many bytes.
     fn allocate(&mut self, bytes: u64) -> Self::Column;
     /// Fills a column with this many 32-bit numbers.
     fn fill(&mut self, column: &mut Self::Column, rows: u64);
@@ -31,7 +30,6 @@ pub trait Lane {
     fn finish(&mut self);
 }
 
-/// A scenario of the study.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scenario {
     /// Columns from small to very large, cast.
@@ -51,7 +49,6 @@ impl Scenario {
     pub const ALL: [Self; 5] =
         [Self::ExtremeSizes, Self::HighConcurrency, Self::RapidChurn, Self::Interleaved, Self::SmallAndFrequent];
 
-    /// Returns the label for tables.
     pub fn label(self) -> &'static str {
         match self {
             Self::ExtremeSizes => "1 extreme sizes",

@@ -34,7 +34,6 @@ impl Worker {
         Self { child, orders, answers }
     }
 
-    /// Sends an order.
     pub fn tell(&mut self, order: &impl Serialize) {
         let mut line = serde_json::to_vec(order).expect("orders are plain values");
         line.push(b'\n');
@@ -90,9 +89,7 @@ pub fn command(role: &str, args: &[String]) -> Command {
 /// The role of a worker process.
 #[derive(Debug)]
 pub struct Role {
-    /// The role's name.
     pub name: String,
-    /// The role's arguments.
     pub args: Vec<String>,
     lines: Lines<StdinLock<'static>>,
 }

@@ -23,6 +23,7 @@
 //! named with each item. "Believed" marks a statement that the manual leaves open, and that only a
 //! test on hardware can settle.
 
+#![warn(missing_docs)]
 #![cfg_attr(
     not(test),
     warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap, clippy::cast_lossless)

@@ -4,9 +4,11 @@
 //! `core` is a state machine without clock, descriptor or thread. `sys` is the system layer, which
 //! makes the system calls for the core. The program `tensorlendd` calls [`run`]. [`embedded()`]
 //! runs the same daemon in a thread of this process, for tests and small programs.
+#![warn(missing_docs)]
 
 mod code;
 mod config;
+#[allow(missing_docs, reason = "only the simulation uses it from outside")]
 pub mod core;
 mod embedded;
 mod fd_store;

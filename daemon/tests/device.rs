@@ -54,7 +54,6 @@ impl World {
         command.env("FAKECUDA_LOG", self.at(log)).env_remove("NOTIFY_SOCKET").env_remove("XDG_RUNTIME_DIR")
     }
 
-    /// Starts the daemon.
     fn daemon(&self) -> Daemon {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tensorlendd"));
         self.surround(&mut command, "daemon.log");

@@ -3,6 +3,7 @@
 //!
 //! The functions are thin: most of them make one system call and return its error.
 
+#![warn(missing_docs)]
 #![cfg_attr(
     not(test),
     warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap, clippy::cast_lossless)

@@ -10,7 +10,6 @@ const EXAMPLE: &str = "#= ";
 pub struct Configuration {
     /// The program that reads the file.
     pub program: &'static str,
-    /// The name of the page.
     pub name: &'static str,
     /// The file's usual path.
     pub path: &'static str,
@@ -20,7 +19,6 @@ pub struct Configuration {
     pub text: &'static str,
 }
 
-/// The configuration of the daemon.
 pub const DAEMON: Configuration = Configuration {
     program: "tensorlendd",
     name: "tensorlendd.toml",
@@ -29,7 +27,6 @@ pub const DAEMON: Configuration = Configuration {
     text: tensorlend_daemon::EXAMPLE,
 };
 
-/// The configuration of the gateway.
 pub const GATEWAY: Configuration = Configuration {
     program: "tensorlend-gateway",
     name: "tensorlend-gateway.toml",
@@ -38,7 +35,6 @@ pub const GATEWAY: Configuration = Configuration {
     text: tensorlend_gateway::config::EXAMPLE,
 };
 
-/// The page of a configuration.
 pub fn page(of: &Configuration) -> Page {
     let (head, options) = of.text.split_once("\n\n").expect("the file begins with words about itself");
     let source = format!("tensorlend {}", env!("CARGO_PKG_VERSION"));

@@ -44,6 +44,7 @@
 //! retired -> free only when no live member's lease table holds (catalogue, slot, generation)
 //! ```
 
+#![warn(missing_docs)]
 #![cfg_attr(
     not(test),
     warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap, clippy::cast_lossless)

@@ -52,7 +52,6 @@ pub struct Sent {
 pub struct Ledger(PathBuf);
 
 impl Ledger {
-    /// Returns the ledger of a node's stream.
     pub fn new(folder: &Path, node: &str, stream: &str) -> Self {
         Self(folder.join(format!("{node}-{}", stream.replace('/', "-"))))
     }
@@ -111,7 +110,6 @@ pub enum Fault {
     },
     /// The message was received before, or is older than a received one.
     Repeated {
-        /// The message's value.
         value: u64,
         /// The value of the newest message before it.
         newest: u64,
@@ -140,7 +138,6 @@ pub struct Account {
     ledger: Ledger,
     /// The value of the newest received message.
     newest: Option<u64>,
-    /// Number of received messages.
     pub received: u64,
     /// Number of messages that the client has counted as lost.
     pub lost: u64,

@@ -11,7 +11,6 @@ const BYTES: usize = 4096;
 /// Index of the first counter, and distance between counters.
 const FIRST: usize = 64;
 
-/// The page.
 pub struct Board {
     view: View,
     players: usize,
@@ -39,12 +38,10 @@ impl Board {
         self.view.at(at).expect("a word of the board")
     }
 
-    /// Returns true if the game is over.
     pub fn is_over(&self) -> bool {
         self.word(0).read() != 0
     }
 
-    /// Ends the game.
     pub fn end(&self) {
         self.word(0).set(1);
     }

@@ -50,7 +50,6 @@ pub fn name(number: u64) -> String {
     format!("chaos/{number}")
 }
 
-/// Returns every name.
 pub fn names() -> impl Iterator<Item = String> {
     (0..NAMES).map(name)
 }

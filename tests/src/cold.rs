@@ -5,10 +5,8 @@ use tensorlend::{Client, DType, Error, Lease};
 
 /// Number of names that the process publishes.
 pub const NAMES: u8 = 48;
-/// Bytes of each value.
 const BYTES: u64 = 1 << 20;
 
-/// Returns the name with this number.
 pub fn name(number: u8) -> String {
     format!("cold/{number}")
 }

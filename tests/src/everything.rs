@@ -12,7 +12,6 @@ use tensorlend::{Client, DType, Error, Lease, Lifetime};
 /// Number of rounds; one passes every crash point.
 pub const ROUNDS: u32 = 12;
 
-/// The queue.
 pub const JOBS: &str = "everything/jobs";
 /// The queue for which a client waits.
 const WAITED: &str = "everything/waited";
@@ -106,7 +105,6 @@ fn forks(client: &Client) -> Result<(), Error> {
     Ok(())
 }
 
-/// A child of a fork.
 struct Child {
     pid: libc::pid_t,
     go_on: PipeWriter,

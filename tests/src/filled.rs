@@ -9,12 +9,10 @@ pub fn words(value: u64) -> usize {
     if (mixed >> 54).is_multiple_of(16) { few * 64 } else { few }
 }
 
-/// Publishes a value.
 pub fn put(client: &Client, name: &str, value: u64) -> Result<Version, tensorlend::Error> {
     filled(client, value)?.publish(name)
 }
 
-/// Returns a draft of a value.
 pub fn filled(client: &Client, value: u64) -> Result<tensorlend::Draft, tensorlend::Error> {
     let mut draft = client.create(DType::U64, &[words(value) as u64])?;
     draft.as_mut_slice::<u64>()?.fill(value);
@@ -41,7 +39,6 @@ pub fn value(lease: &Lease) -> Result<u64, String> {
 pub struct Random(pub u64);
 
 impl Random {
-    /// Returns a number below `below`.
     pub fn below(&mut self, below: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % below

@@ -25,7 +25,6 @@ pub fn dial(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Returns a valid hello.
 pub fn hello(namespace: Option<&str>) -> Request {
     Request::Hello(Hello::new(namespace.map(str::to_owned), "by hand"))
 }
@@ -47,7 +46,6 @@ fn wrong(reply: &Reply) -> io::Error {
     io::Error::other(format!("{reply:?}"))
 }
 
-/// The client.
 pub struct Hand {
     /// The connection to the daemon.
     pub socket: OwnedFd,
@@ -55,7 +53,6 @@ pub struct Hand {
     pub welcome: Welcome,
     /// The directory's read-only descriptor, as received.
     pub directory_fd: OwnedFd,
-    /// The directory's words.
     pub directory: Directory,
     /// The client's own catalogue, mapped writable.
     pub catalogue: Sheet<Catalogue>,
@@ -71,7 +68,6 @@ pub struct Lent {
     pub segment: OwnedFd,
     /// The descriptor of the segment's slot records.
     pub slots: OwnedFd,
-    /// Length of the segment.
     pub bytes: u64,
     /// The first slot number.
     pub base: SlotNo,

@@ -3,7 +3,6 @@
 
 use std::process::{Command, ExitCode};
 
-/// A test and its name.
 pub type Test = (&'static str, fn());
 
 /// The parsed command line.

@@ -81,7 +81,6 @@ impl Service {
         it
     }
 
-    /// Returns the daemon's socket.
     pub fn socket(&self) -> PathBuf {
         self.folder.path().join("socket")
     }

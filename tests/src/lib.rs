@@ -288,12 +288,10 @@ impl Daemon {
         daemon
     }
 
-    /// Returns the daemon's socket.
     pub fn socket(&self) -> PathBuf {
         self.folder.path().join("socket")
     }
 
-    /// Returns the daemon's pid.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -439,7 +437,6 @@ impl Agent {
         Self { child, orders, answers }
     }
 
-    /// Returns the agent's pid.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -500,12 +497,10 @@ impl Agent {
         finish(&mut self.child, "an agent")
     }
 
-    /// Returns the agent's exit status, if it has ended.
     pub fn ended(&mut self) -> Option<std::process::ExitStatus> {
         self.child.try_wait().expect("a child can be waited for")
     }
 
-    /// Kills the agent.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -28,9 +28,7 @@ const TARGETS: [&str; 8] = [
     "default.target",
 ];
 
-/// The service's unit.
 pub const SERVICE: &str = "tensorlendd.service";
-/// The socket unit.
 pub const SOCKET: &str = "tensorlendd.socket";
 
 /// Selects the units for the system or those for a user.

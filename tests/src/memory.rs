@@ -11,7 +11,6 @@ pub struct Footprint {
     pub mapped_bytes: u64,
     /// Allocated bytes of all memfds that the process has open.
     pub shared_bytes: u64,
-    /// Open descriptors.
     pub descriptors: u64,
 }
 

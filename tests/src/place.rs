@@ -9,26 +9,20 @@ use tensorlend::{
 /// A kind of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// The host pool.
     Host,
-    /// A device's memory.
     Device(Uuid),
 }
 
 /// A draft in either kind of memory.
 pub enum Draft {
-    /// In host memory.
     Host(tensorlend::Draft),
-    /// On a device.
     Device(DeviceDraft),
 }
 
 /// A lease in either kind of memory.
 #[derive(Debug)]
 pub enum Lease {
-    /// In host memory.
     Host(tensorlend::Lease),
-    /// On a device.
     Device(DeviceLease),
 }
 
@@ -73,12 +67,10 @@ impl Place {
         }
     }
 
-    /// Returns true if the place is a device.
     pub fn is_device(self) -> bool {
         self != Self::Host
     }
 
-    /// Creates a draft.
     pub fn create(self, client: &Client, spec: TensorSpec) -> Result<Draft> {
         match self {
             Self::Host => client.create_spec(spec).map(Draft::Host),
@@ -93,7 +85,6 @@ impl Place {
         Ok(draft)
     }
 
-    /// Publishes a value.
     pub fn put(self, client: &Client, name: &str, value: u64, bytes: u64) -> Result<Version> {
         self.filled(client, value, bytes)?.publish(name)
     }
@@ -110,7 +101,6 @@ impl Place {
         Ok(dataset)
     }
 
-    /// Leases a tensor.
     pub fn get(self, client: &Client, name: &str) -> Result<Lease> {
         match self {
             Self::Host => client.get(name).map(Lease::Host),
@@ -118,7 +108,6 @@ impl Place {
         }
     }
 
-    /// Waits for a newer value.
     pub fn wait_newer(self, client: &Client, name: &str, seen: Version, patience: Duration) -> Result<Lease> {
         match self {
             Self::Host => client.wait_newer(name, seen, Some(patience)).map(Lease::Host),
@@ -198,7 +187,6 @@ impl Draft {
         Ok(())
     }
 
-    /// Publishes the draft under a name.
     pub fn publish(self, name: &str) -> Result<Version> {
         match self {
             Self::Host(draft) => draft.publish(name),
@@ -214,7 +202,6 @@ impl Draft {
         }
     }
 
-    /// Appends the draft to a list.
     pub fn append(self, client: &Client, list: &str) -> Result<u64> {
         match self {
             Self::Host(draft) => client.append(list, draft),
@@ -321,7 +308,6 @@ impl Lease {
         }
     }
 
-    /// Returns the version of the name's value.
     pub fn version(&self) -> Version {
         match self {
             Self::Host(it) => it.version(),

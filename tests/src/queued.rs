@@ -6,7 +6,6 @@ use std::io::Write;
 use std::time::Duration;
 use tensorlend::Client;
 
-/// The queue.
 pub const QUEUE: &str = "jobs";
 /// The number of waiting items at which producers wait.
 pub const WAITING_MAX: u64 = 64;

@@ -27,7 +27,6 @@ impl<'d> Scene<'d> {
         Self { daemon, place: Place::named(place, &daemon.client()) }
     }
 
-    /// Returns all scenarios, by name.
     fn scenarios() -> [Named<Self>; 13] {
         [
             ("names", Self::names),

@@ -14,9 +14,7 @@ use tensorlend::Client;
 /// An fd store and a daemon, each in a process of its own, which the test kills and starts again.
 pub struct Machine {
     folder: TempDir,
-    /// The fd store.
     pub store: Option<Child>,
-    /// The daemon.
     pub daemon: Option<Child>,
     /// The build of the next daemon.
     pub build: Build,
@@ -117,7 +115,6 @@ impl Machine {
         self.daemon = Some(child);
     }
 
-    /// Kills the daemon.
     pub fn kill_daemon(&mut self) {
         end(&mut self.daemon, Signal::KILL);
     }

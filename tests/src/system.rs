@@ -12,7 +12,6 @@ const SCRIPT: &str = include_str!("system/system.sh");
 /// The test's shared folder, seen from inside.
 pub const INSIDE: &str = "/run/test";
 
-/// A running system.
 pub struct System {
     /// The process that started the system. When its standard input is closed, the system ends.
     child: Child,

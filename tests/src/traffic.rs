@@ -46,12 +46,10 @@ pub struct Pair {
     pub peer: u64,
 }
 
-/// Returns the name of a client's latest number.
 pub fn latest(client: u64) -> String {
     format!("of-{client}/latest")
 }
 
-/// Returns the name of a client that has number `at` of its names.
 pub fn name(client: u64, at: u64) -> String {
     format!("of-{client}/{at}")
 }
@@ -63,7 +61,6 @@ pub fn stored(at: u64, rounds: u64) -> Option<u64> {
 }
 
 impl Traffic {
-    /// Begins the use.
     pub fn begin(client: &Client, pair: Pair) -> Self {
         let (over, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (client, ends, counts) = (client.clone(), over.clone(), rounds.clone());
@@ -123,7 +120,6 @@ fn take(client: &Client, queue: &Queue, round: u64) -> Result<Option<QueueItem>,
     Ok(Some(item))
 }
 
-/// Confirms an item.
 fn confirm(item: QueueItem, round: u64) -> Result<(), String> {
     let number = item.number();
     if at("confirm", round, item.done())? {

@@ -16,7 +16,6 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Returns the units of a scope.
 fn units(scope: Scope) -> [&'static str; 4] {
     match scope {
         Scope::System => [

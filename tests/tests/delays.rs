@@ -153,7 +153,6 @@ fn what_one_request_costs_another_client() {
     });
 }
 
-/// Number of calls in a round.
 const CALLS: usize = 3000;
 
 /// Returns the median, the 99.9th percentile and the longest time of a round of calls.

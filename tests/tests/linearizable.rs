@@ -112,7 +112,6 @@ fn wait_for_notes(process: &mut Process, folder: &Path, records: u64) {
     }
 }
 
-/// The histories of a test.
 struct Test<'t> {
     socket: &'t Path,
     /// A client that is never killed.

@@ -33,7 +33,6 @@ fn alerts_fire_for_the_machine_with_the_fault() {
     assert!(!passed && said.contains("TensorlendPoolNearlyFull"), "{said}");
 }
 
-/// The manual explains every alert.
 #[test]
 fn the_manual_explains_every_alert() {
     let read = |path: &str| std::fs::read_to_string(workspace(path)).unwrap();

@@ -9,7 +9,6 @@ use tensorlend_tests::manager::{SOCKET, skip_without_systemd, workspace};
 use tensorlend_tests::system::{INSIDE, System};
 use tensorlend_tests::{Daemon, run, skip, skip_without};
 
-/// The parts of a release.
 const PARTS: [&str; 8] = ["source", "programs", "library", "wheel", "deb", "dev", "gateway", "runner"];
 
 /// A copy of the packages in a folder outside of the clone.

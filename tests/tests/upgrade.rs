@@ -77,7 +77,6 @@ impl Clients {
     }
 }
 
-/// The values of a list's items.
 fn items(client: &Client, list: &str) -> Vec<u64> {
     client.get_all(list).unwrap().iter().map(|item| value(item.tensor().unwrap()).unwrap()).collect()
 }

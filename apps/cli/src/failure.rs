@@ -52,22 +52,26 @@ const OTHER_CODE: &str = "TL-1004";
 pub enum Failure {
     /// An error of the daemon or the client library.
     Client(Error),
-    /// An error of a file.
     File(FileError),
     /// A file is valid, but its contents cannot be published.
-    Content { path: PathBuf, cause: Box<Error> },
+    Content {
+        path: PathBuf,
+        cause: Box<Error>,
+    },
     /// Invalid arguments.
     Usage(String),
     /// The named object does not exist.
     NotFound(String),
     /// A resource of this machine is exhausted.
     Limit(String),
-    /// No daemon responds.
     NoDaemon(String),
     /// Standard output cannot be written.
     Output(io::Error),
     /// An error, with the operation that it interrupted.
-    Context { what: String, cause: Box<Failure> },
+    Context {
+        what: String,
+        cause: Box<Failure>,
+    },
     /// An error of the demo or the benchmark.
     Other(Box<dyn StdError>),
 }

@@ -19,7 +19,6 @@ struct State {
     is_watching: bool,
     /// Temporary files and folders that exist now.
     temporary: Vec<PathBuf>,
-    /// Number of [`Hold`]s.
     holds: usize,
     /// The signal that arrived during a hold.
     waiting: Option<i32>,

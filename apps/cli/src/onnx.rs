@@ -10,7 +10,6 @@ const GRAPH: u64 = 7;
 /// Number of the field of a graph that contains an output.
 const OUTPUT: u64 = 12;
 
-/// One field of a message.
 struct Field<'b> {
     number: u64,
     /// Contents of a text, bytes or message field; `None` for other fields.

@@ -12,7 +12,6 @@ use tensorlend::{Client, ClientBuilder, DType, Lifetime, Stat};
 use crate::failure::Failure;
 use crate::files::RawSpec;
 
-/// Maximum number of a tensor's dimensions.
 const NDIM_MAX: usize = 16;
 
 /// Options of the connection to the daemon.
@@ -48,14 +47,15 @@ pub struct Connection {
 
 /// The result of a connection that needs only the daemon's metrics.
 pub enum Reached {
-    /// A session.
     Session(Client),
     /// The metrics, because a limit has refused a session.
-    Metrics { stat: Box<Stat>, refused: tensorlend::Error },
+    Metrics {
+        stat: Box<Stat>,
+        refused: tensorlend::Error,
+    },
 }
 
 impl Connection {
-    /// Returns the timeout of the daemon's responses.
     pub fn daemon_timeout(&self) -> Duration {
         self.daemon_timeout
     }
@@ -110,7 +110,6 @@ impl Connection {
         Ok(self.inspect()?.namespaces()?.into_iter().map(|it| it.name).collect())
     }
 
-    /// Returns the builder of a connection to a namespace.
     pub fn client(&self, verb: &str, namespace: Option<&str>) -> ClientBuilder {
         let mut builder = Client::builder().label(&format!("tensorlend {verb}")).request_timeout(self.daemon_timeout);
         if let Some(socket) = self.socket() {

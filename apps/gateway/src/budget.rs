@@ -40,7 +40,6 @@ impl Budget {
         Self { bytes_max, held: BTreeMap::new(), values: 0, streams: 0 }
     }
 
-    /// Returns the limit in bytes.
     pub fn bytes_max(&self) -> u64 {
         self.bytes_max
     }

@@ -18,19 +18,12 @@ pub const EXAMPLE: &str = include_str!("config.toml");
 pub enum BadConfig {
     /// The file cannot be read.
     #[error("cannot read {path}: {cause}: name a file that the gateway's user can read")]
-    File {
-        /// Path of the file.
-        path: PathBuf,
-        /// The kernel's error.
-        cause: std::io::Error,
-    },
+    File { path: PathBuf, cause: std::io::Error },
     /// Invalid TOML, or an unknown option.
     #[error(transparent)]
     Toml(#[from] toml::de::Error),
-    /// An invalid value.
     #[error("{option}: {why}")]
     Value {
-        /// Name of the option.
         option: String,
         /// The reason why the value is invalid, and an example of a valid one.
         why: String,

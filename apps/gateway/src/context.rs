@@ -28,7 +28,6 @@ fn take(handler: &Handler) -> Option<OnAnswer> {
 /// The services that all parts of a gateway use: the transport, the daemon's clients, worker
 /// threads, and counters.
 pub struct Context {
-    /// The configuration.
     pub settings: Arc<Settings>,
     /// The transport to other nodes.
     pub transport: Arc<dyn Transport>,

@@ -48,7 +48,6 @@ const EXPORTS_POLL: Duration = Duration::from_millis(100);
 /// Minimum interval between two publications of `.gateway/stat`.
 const STATISTICS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// An event of the gateway.
 pub enum Event {
     /// A request of another gateway.
     Question(Question),
@@ -56,9 +55,7 @@ pub enum Event {
     Frame(Key, Frame),
     /// A node has become reachable (true) or unreachable (false).
     Node(NodeName, Epoch, bool),
-    /// An event of this machine.
     Local(local::Event),
-    /// An event of a transfer.
     Transfer(transfer::Event),
     /// An event of a request about a name of another node.
     Name(names::Event),

@@ -26,9 +26,7 @@ pub const ROOT: &str = "tensorlend/1";
 pub enum Kind {
     /// A tensor or a dataset.
     Name,
-    /// A list.
     List,
-    /// A stream.
     Stream,
 }
 
@@ -50,9 +48,7 @@ pub enum Key {
     /// One name, list or stream of a node. With `name: None`, all objects of that kind in the
     /// namespace.
     About {
-        /// The node.
         node: NodeName,
-        /// The kind of object.
         kind: Kind,
         /// The namespace, by its name between gateways.
         space: String,
@@ -65,7 +61,6 @@ pub enum Key {
     Changed {
         /// The sender; `None` matches any node.
         from: Option<NodeName>,
-        /// The receiver.
         to: NodeName,
         /// The namespace; `None` matches any namespace.
         space: Option<String>,
@@ -74,7 +69,6 @@ pub enum Key {
     Message {
         /// The sender; `None` matches any node.
         from: Option<NodeName>,
-        /// The receiver.
         to: NodeName,
         /// The link's number, which the receiver drew; `None` matches any link.
         link: Option<u64>,

@@ -92,12 +92,10 @@ impl Nodes {
         Self { here, epoch, known: BTreeMap::new() }
     }
 
-    /// Returns this machine's node.
     pub fn here(&self) -> &NodeName {
         &self.here
     }
 
-    /// Returns the epoch of this gateway.
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }

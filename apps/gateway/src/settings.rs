@@ -9,7 +9,6 @@ use tensorlend::Policy;
 /// The checked settings of a gateway.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// This node's name.
     pub node: NodeName,
     /// The daemon's socket; `None` means the default of clients.
     pub socket: Option<PathBuf>,
@@ -33,7 +32,6 @@ pub struct Settings {
     pub stall_timeout: Duration,
 }
 
-/// The settings of one namespace.
 #[derive(Clone, Debug)]
 pub struct SpaceSettings {
     /// The namespace's name on this machine; `None` means the user's private namespace.
@@ -67,7 +65,6 @@ impl Globs {
         Ok(Self(set.build()?))
     }
 
-    /// Returns true if one of the globs matches the name.
     pub fn is_match(&self, name: &str) -> bool {
         self.0.is_match(name)
     }

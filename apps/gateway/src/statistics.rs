@@ -8,7 +8,6 @@ use serde::Serialize;
 pub struct Statistics {
     /// Version of this document: 1.
     pub v: u32,
-    /// This node's name.
     pub node: String,
     /// Number of other nodes that can be reached.
     pub nodes_alive: usize,

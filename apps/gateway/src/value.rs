@@ -81,7 +81,6 @@ impl Outgoing {
         Self { parts, descriptor: Arc::new(descriptor) }
     }
 
-    /// Returns the value's descriptor.
     pub fn descriptor(&self) -> &Arc<Descriptor> {
         &self.descriptor
     }
@@ -147,7 +146,6 @@ impl Incoming {
         Ok(Self { drafts, bytes: descriptor.bytes(), descriptor })
     }
 
-    /// Returns the value's descriptor.
     pub fn descriptor(&self) -> &Arc<Descriptor> {
         &self.descriptor
     }

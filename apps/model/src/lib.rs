@@ -12,7 +12,7 @@
 //!
 //! All documents are JSON with a version `v`, so that programs can take part without this library.
 
-#![warn(clippy::missing_errors_doc, clippy::missing_panics_doc, missing_debug_implementations)]
+#![warn(clippy::missing_errors_doc, clippy::missing_panics_doc, missing_debug_implementations, missing_docs)]
 
 mod answer;
 mod document;

@@ -72,7 +72,6 @@ impl Args {
         self.memory.saturating_mul(MIB)
     }
 
-    /// Returns the maximum size of a model's file in bytes.
     pub fn model_bytes_max(&self) -> u64 {
         self.model_size.saturating_mul(MIB)
     }

@@ -13,7 +13,6 @@ use tensorlend_model::ModelOptions;
 /// response.
 const SOON: Duration = Duration::from_millis(1);
 
-/// Limits of a batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Maximum number of rows of a run.

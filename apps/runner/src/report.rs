@@ -3,7 +3,6 @@
 use std::io::Write;
 use std::time::Duration;
 
-/// A report of a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
     /// The worker serves this version of the model.

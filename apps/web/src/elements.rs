@@ -18,7 +18,6 @@ impl<'t> Elements<'t> {
         Some(Self { bytes: tensor.bytes(), tensor, read, item: tensor.dtype().item_bytes() })
     }
 
-    /// Returns the element at an index.
     pub fn at(&self, index: &[usize]) -> Option<f64> {
         let strides = self.tensor.strides();
         let steps: i64 = index.iter().zip(strides).map(|(&at, &stride)| (at as i64).wrapping_mul(stride)).sum();

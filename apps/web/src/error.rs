@@ -22,13 +22,11 @@ pub enum Error {
     Listen {
         /// The address that was requested.
         at: String,
-        /// The system's error.
         cause: io::Error,
     },
     /// The token file cannot be used.
     #[error("the token in {path}: {why}")]
     Token {
-        /// Path of the file.
         path: String,
         /// The reason why the file cannot be used.
         why: String,
@@ -36,7 +34,6 @@ pub enum Error {
     /// The daemon refused a session, or cannot be reached.
     #[error(transparent)]
     Client(#[from] tensorlend::Error),
-    /// The system returned an error.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
 }

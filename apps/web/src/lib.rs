@@ -41,7 +41,6 @@ use std::time::Duration;
 use tensorlend::Client;
 use tensorlend::observe::Inspector;
 
-/// Options of a server.
 pub struct Options {
     /// Addresses to listen on; at least one.
     pub listen: Vec<Listen>,
@@ -67,12 +66,7 @@ pub enum Source {
     /// As a client of the namespace.
     Join(Connect),
     /// As an observer of all namespaces, in which case the server sees no values.
-    Observe {
-        /// Opens the connection.
-        connect: Arc<dyn Fn() -> tensorlend::Result<Inspector> + Send + Sync>,
-        /// The namespace.
-        namespace: String,
-    },
+    Observe { connect: Arc<dyn Fn() -> tensorlend::Result<Inspector> + Send + Sync>, namespace: String },
 }
 
 /// Returns the source of the namespace with this name.

@@ -56,7 +56,6 @@ pub fn check_access(listen: &[Listen], has_token: bool, observes: bool) -> Resul
     Ok(())
 }
 
-/// A listening socket.
 pub enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener),

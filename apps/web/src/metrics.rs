@@ -373,7 +373,6 @@ mod tests {
         text.lines().filter_map(|line| Some(line.trim().strip_prefix("expr: ")?.to_owned())).collect()
     }
 
-    /// Returns the metrics in these expressions.
     fn metrics_of(expressions: &[String]) -> Vec<&str> {
         let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
         let words = expressions.iter().flat_map(|expression| expression.split(move |c| !is_word(c)));

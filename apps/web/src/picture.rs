@@ -38,9 +38,7 @@ impl Kind {
     }
 }
 
-/// A picture of a tensor.
 pub struct Picture {
-    /// The PNG file.
     pub png: Vec<u8>,
     /// The numbers shown as black and as white. `None` for bytes, which are unchanged.
     pub range: Option<(f64, f64)>,

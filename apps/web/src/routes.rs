@@ -47,7 +47,6 @@ impl Site {
         Self { snapshots, joined, token, previews, viewers, previewing }
     }
 
-    /// Returns the response to a request.
     pub async fn answer<B>(&self, request: &Request<B>, door: Door) -> Answer {
         let mut answer = match guard::refuse(request.method(), request.version(), request.headers(), door) {
             Some((status, why)) => problem(status, why),
@@ -127,7 +126,6 @@ impl Site {
         typed(Response::new(Reply::Pieces(pieces)), "text/event-stream")
     }
 
-    /// Returns a preview of a tensor.
     async fn preview(&self, query: &Query, picture: bool) -> Answer {
         if !self.previews {
             return problem(StatusCode::FORBIDDEN, "previews are off: tensorlend web --previews");

@@ -10,7 +10,6 @@ use tensorlend::observe::{Observation, Origin};
 
 /// The name of the gateway's document.
 const GATEWAY: &str = ".gateway/stat";
-/// Maximum bytes of a document.
 const BYTES_MAX: u64 = 64 << 10;
 /// Maximum number of runners whose documents are read.
 const RUNNERS_MAX: usize = 32;
@@ -23,18 +22,14 @@ pub type Document = Map<String, Value>;
 pub struct Services {
     /// The gateway's counters.
     pub gateway: Option<Document>,
-    /// The runners of models.
     pub runners: Vec<Runner>,
 }
 
-/// A runner of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Runner {
-    /// The model.
     pub model: String,
     /// The runner's pid, which is a part of its document's name.
     pub number: u32,
-    /// The metrics of the runner.
     pub metrics: Document,
 }
 
@@ -68,7 +63,6 @@ impl Services {
     }
 }
 
-/// Returns a number of a document.
 pub fn number(document: &Document, field: &str) -> Option<f64> {
     document.get(field).and_then(Value::as_f64).filter(|number| number.is_finite() && *number >= 0.0)
 }

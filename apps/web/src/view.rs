@@ -25,7 +25,6 @@ pub struct Snapshot {
     pub stat: Option<Arc<Stat>>,
     /// Time of the daemon's last response, in milliseconds since 1970; 0 if it has never responded.
     pub answered_ms: u64,
-    /// The daemon's process.
     pub process: Process,
     /// This machine's name, and the daemon's socket.
     pub place: Arc<Place>,
@@ -42,7 +41,6 @@ pub struct Snapshot {
 pub struct Place {
     /// The machine's name.
     pub host: String,
-    /// The daemon's socket.
     pub socket: String,
 }
 

@@ -18,7 +18,6 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// Observes the thread `tid` of process `pid`.
     pub fn new(pid: u32, tid: u32) -> Result<Self, BaselineError> {
         let stat = File::open(format!("/proc/{pid}/task/{tid}/stat"));
         Ok(Self { stat: stat.map_err(BaselineError::system("look at a thread in /proc"))? })

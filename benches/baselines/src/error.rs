@@ -42,10 +42,7 @@ pub enum BaselineError {
 
     /// The consumer ended before the exchange did.
     #[error("the consumer process ended early ({status}); what it printed says why")]
-    PeerGone {
-        /// The exit status of the consumer.
-        status: ExitStatus,
-    },
+    PeerGone { status: ExitStatus },
 
     /// The producer ended while the consumer waited for it.
     #[error("the producer process is gone; run the measurement again")]
@@ -55,7 +52,6 @@ pub enum BaselineError {
     /// consumer.
     #[error("{doing} took longer than {timeout:?}; is the machine overloaded, or the consumer stopped?")]
     Stalled {
-        /// The operation that stalled.
         doing: &'static str,
         /// The time limit that was exceeded.
         timeout: Duration,
@@ -94,21 +90,16 @@ pub enum BaselineError {
     System {
         /// The operation that failed.
         doing: &'static str,
-        /// The system's error.
         #[source]
         cause: io::Error,
     },
 
-    /// An error of tensorlend itself.
     #[error(transparent)]
     Tensorlend(#[from] tensorlend::Error),
 
     /// A message's bytes differ from the sent bytes.
     #[error("the bytes of message {number} were not those that were sent")]
-    Bytes {
-        /// The number of the message.
-        number: u64,
-    },
+    Bytes { number: u64 },
 
     /// The received tensor differs from the sent tensor.
     #[error("the bytes that arrived were not those that were sent")]

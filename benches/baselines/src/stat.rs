@@ -5,9 +5,7 @@
 pub struct Stat {
     /// Median. If the number of samples is even, the mean of the middle two.
     pub p50_ns: f64,
-    /// Minimum.
     pub min_ns: f64,
-    /// Maximum.
     pub max_ns: f64,
 }
 

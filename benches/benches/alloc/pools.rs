@@ -12,7 +12,6 @@ use tensorlend_daemon::{Config, Embedded, embedded_with};
 
 const SEED: u64 = 2026;
 
-/// A tensor of bytes.
 enum Tensor {
     Heap(Box<[u64]>),
     Draft(Draft),

@@ -15,7 +15,6 @@ use tensorlend_benches::worker::{Role, Worker, ask_all, wait_until};
 use tensorlend_daemon::{Bytes, Config, Embedded, embedded_with};
 use tensorlend_layout::size::bytes_text;
 
-/// The workers' role.
 pub const ROLE: &str = "device";
 const SOURCES: usize = DeviceSource::ALL.len();
 

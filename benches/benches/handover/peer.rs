@@ -17,9 +17,7 @@ use tensorlend_cuda::{Access, Allocation, Mapping};
 pub enum Way {
     /// Memory that both have mapped, and a word.
     Floor,
-    /// A message of a stream.
     Stream,
-    /// A name.
     Name,
     /// A name, published before the work is done: the consumer's stream waits.
     Early,

@@ -23,7 +23,6 @@ impl Line {
         Self(unsafe { BorrowedFd::borrow_raw(0) }.try_clone_to_owned().expect("it is open"))
     }
 
-    /// Sends a text and descriptors.
     pub fn say(&self, text: &str, fds: &[BorrowedFd<'_>]) {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
         let mut along = SendAncillaryBuffer::new(&mut space);

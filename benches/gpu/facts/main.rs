@@ -34,7 +34,6 @@ const STEPS: [(&str, fn(), u64); 13] = [
 /// A child's output line: `FACT`, question, answer.
 const MARK: &str = "FACT\t";
 
-/// Prints one answer.
 pub fn fact(question: &str, answer: impl std::fmt::Display) {
     println!("{MARK}{question}\t{}", answer.to_string().replace(['\n', '\t', '|'], " "));
 }

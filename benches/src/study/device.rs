@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tensorlend::{Allocator, Client, DType, DeviceDraft, On, Uuid};
 
-/// The source of a device's columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceSource {
     /// The floor: existing columns.
@@ -21,7 +20,6 @@ pub enum DeviceSource {
 }
 
 impl DeviceSource {
-    /// All sources.
     pub const ALL: [Self; 6] = [
         Self::Existing,
         Self::Plain,
@@ -34,7 +32,6 @@ impl DeviceSource {
     /// The daemon's allocators, in the order of [`DeviceSource::ALL`].
     pub const OURS: [Allocator; 3] = [Allocator::Pool, Allocator::Async, Allocator::Arena];
 
-    /// Returns the label for tables.
     pub fn label(self) -> &'static str {
         match self {
             Self::Existing => "columns exist (floor)",
@@ -138,7 +135,6 @@ pub struct DeviceLane<'b> {
     gauge: Option<&'b Gauge>,
 }
 
-/// A column.
 pub struct DeviceColumn {
     ptr: u64,
     bytes: u64,

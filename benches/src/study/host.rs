@@ -6,7 +6,6 @@ use crate::pool::ExactPool;
 use std::hint::black_box;
 use tensorlend::{Client, DType, Draft};
 
-/// The source of host columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostSource {
     /// The floor: existing columns.
@@ -20,10 +19,8 @@ pub enum HostSource {
 }
 
 impl HostSource {
-    /// All sources.
     pub const ALL: [Self; 4] = [Self::Existing, Self::Heap, Self::HeapPool, Self::Ours];
 
-    /// Returns the label for tables.
     pub fn label(self) -> &'static str {
         match self {
             Self::Existing => "columns exist (floor)",
@@ -64,7 +61,6 @@ pub struct HostLane<'c> {
     existing: Vec<Box<[u64]>>,
 }
 
-/// A column.
 pub struct HostColumn {
     memory: Memory,
     bytes: u64,

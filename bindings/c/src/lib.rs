@@ -36,6 +36,7 @@
 //!    ended.
 //!
 //! NULL for a required argument is an error, never a crash.
+#![warn(missing_docs)]
 #![allow(unsafe_code, reason = "arguments of C cannot be checked; the contract is above")]
 #![allow(non_camel_case_types, reason = "names are those of C")]
 // The header states the contract once for all functions.

@@ -71,7 +71,6 @@ pub struct Accounts {
     sheet_bytes_least: u64,
 }
 
-/// Returns true if `held` is above `percent` percent of `most`.
 pub fn is_above(held: u64, most: u64, percent: u8) -> bool {
     u128::from(held) * 100 > u128::from(most) * u128::from(percent)
 }
@@ -175,7 +174,6 @@ impl Accounts {
         self.prune_budget(namespace);
     }
 
-    /// Returns true if a namespace has an open budget.
     pub fn is_open(&self, namespace: NamespaceId) -> bool {
         self.namespaces.get(&namespace).is_some_and(|budget| !budget.over)
     }
@@ -241,7 +239,6 @@ impl Accounts {
         Ok(())
     }
 
-    /// Charges the bytes of a sheet to a user.
     pub fn charge_sheet(&mut self, uid: u32, namespace: NamespaceId, bytes: u64) -> Result<Charge, Refusal> {
         self.charge(Some(uid), namespace, Kind::Sheet, bytes)
     }
@@ -256,7 +253,6 @@ impl Accounts {
         Charge::new(&self.books, uid, namespace, kind, bytes)
     }
 
-    /// Refunds a charge.
     pub fn refund(&mut self, mut charge: Charge) {
         charge.settle();
         let (kind, bytes) = (charge.kind, charge.bytes);
@@ -388,13 +384,11 @@ impl Accounts {
         limit(LimitKind::Sessions, what, "uid.sessions_max", self.uid_sessions_max.to_string())
     }
 
-    /// Ends a session of `uid`.
     pub fn end_session(&mut self, uid: u32) {
         self.users.end_session(uid);
         self.all.descriptors -= SESSION_DESCRIPTORS;
     }
 
-    /// Returns the accounts of uids.
     pub fn users(&self) -> &Users {
         &self.users
     }
@@ -404,7 +398,6 @@ impl Accounts {
         self.users.move_charges(moved)
     }
 
-    /// Returns the holding of a namespace.
     pub fn held_in(&self, namespace: NamespaceId) -> Holding {
         self.namespaces.get(&namespace).map(|b| b.held).unwrap_or_default()
     }
@@ -440,7 +433,6 @@ impl Accounts {
             || shares && is_above(own, pool.share(own))
     }
 
-    /// Returns the bytes of all sheets.
     pub fn sheet_bytes(&self) -> u64 {
         self.all.sheet_bytes
     }
@@ -468,7 +460,6 @@ impl Accounts {
         assert!(uids.is_within(&self.all), "uids hold {uids:?} of {:?}", self.all);
     }
 
-    /// Returns the number of all sessions.
     pub fn all_sessions(&self) -> u64 {
         self.users.sessions()
     }

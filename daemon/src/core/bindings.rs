@@ -99,7 +99,6 @@ impl Bindings {
         self.lists.check_items(directory, |item| self.claims.knows(item));
     }
 
-    /// Returns true if the namespace has no lists.
     pub fn has_no_lists(&self) -> bool {
         self.lists.is_empty()
     }

@@ -43,7 +43,6 @@ pub enum Chore {
 /// The remaining items of a deleted list, which are still names.
 #[derive(Debug)]
 pub struct DeletedList {
-    /// The list's id.
     pub id: u64,
     /// The remaining items.
     pub left: Left,
@@ -86,7 +85,6 @@ impl Default for Chores {
 }
 
 impl Chores {
-    /// Begins a step.
     pub fn begin_step(&mut self) {
         self.spent = 0;
         self.idle = self.queue.is_empty();

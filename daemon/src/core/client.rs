@@ -53,7 +53,6 @@ pub enum Draining {
     },
 }
 
-/// The state of a client.
 #[derive(Debug)]
 pub enum ClientState {
     /// Connected.
@@ -80,12 +79,10 @@ pub enum ClientState {
         pause_ns: u64,
         /// Time of the next survey of the client's memory.
         due_ns: Option<u64>,
-        /// The survey in progress.
         survey: Option<Box<Survey>>,
     },
 }
 
-/// A client.
 #[derive(Debug)]
 pub struct Client {
     pub uid: u32,

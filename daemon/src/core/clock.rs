@@ -84,7 +84,6 @@ impl Clock {
         self.now_ns - self.started_ns
     }
 
-    /// Returns the number of this step.
     pub fn turn(&self) -> u64 {
         self.turn
     }
@@ -94,7 +93,6 @@ impl Clock {
         self.set_timer_at(self.now_ns + after_ns, timer);
     }
 
-    /// Sets a timer that fires at this time.
     pub fn set_timer_at(&mut self, at_ns: u64, timer: Timer) {
         self.timers.insert((at_ns, timer));
     }
@@ -125,7 +123,6 @@ impl Clock {
         fired
     }
 
-    /// Returns the timers that are set.
     pub fn timers(&self) -> BTreeSet<Timer> {
         self.timers.iter().map(|&(_, timer)| timer).collect()
     }

@@ -57,12 +57,10 @@ impl DirectoryWriter {
         Self { directory, mem, news: 0, returned: false }
     }
 
-    /// Returns the directory's memory.
     pub fn mem(&self) -> MemId {
         self.mem
     }
 
-    /// Returns a member's entry in the directory.
     pub fn entry(&self, number: ClientNo) -> &MemberEntry {
         &self.members[usize::from(number)]
     }

@@ -5,7 +5,6 @@ use tensorlend_layout::wire::{Reason, Refusals};
 /// A kind of event that the daemon counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counter {
-    /// Requests.
     Requests,
     /// Refusals because of a limit, by the core and by the system layer.
     RefusedLimit,
@@ -13,7 +12,6 @@ pub enum Counter {
     RefusedInvalid,
     /// Refusals because another client was faster.
     RefusedRace,
-    /// Wakeups of the daemon.
     Wakeups,
     /// Names that ended because their lifetimes were over.
     NamesExpired,
@@ -28,12 +26,10 @@ pub enum Counter {
 pub struct Counters([u64; 8]);
 
 impl Counters {
-    /// Counts an event.
     pub fn count(&mut self, counter: Counter) {
         self.0[counter as usize] += 1;
     }
 
-    /// Counts a refusal.
     pub fn count_refusal(&mut self, reason: Reason) {
         self.count(match reason {
             Reason::Limit => Counter::RefusedLimit,
@@ -42,7 +38,6 @@ impl Counters {
         });
     }
 
-    /// Returns the numbers of refusals.
     pub fn refusals(&self) -> Refusals {
         Refusals {
             limit: self.number_of(Counter::RefusedLimit),

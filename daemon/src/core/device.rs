@@ -23,7 +23,6 @@ const BLOCK_BYTES_MAX: u64 = 4 << 30;
 /// A device whose memory the daemon lends.
 #[derive(Debug)]
 pub struct Device {
-    /// The device's settings.
     pub settings: DeviceSettings,
     /// The pool of the device's segments. The pool has no spare segments, because a spare would
     /// take memory from programs that are not clients.
@@ -49,7 +48,6 @@ impl Device {
         DeviceOffer { uuid, name, allocator, segment_bytes, segment_bytes_max }
     }
 
-    /// Returns the use of the device's memory.
     pub fn usage(&self) -> DeviceUse {
         DeviceUse {
             offer: self.offer(),
@@ -97,12 +95,10 @@ pub struct DeviceTable {
 }
 
 impl DeviceTable {
-    /// Returns the devices of the configuration.
     pub fn new(settings: &[DeviceSettings]) -> Self {
         Self { devices: settings.iter().map(Device::new).collect(), last_lending_ns: 0 }
     }
 
-    /// Returns the number of devices.
     pub fn len(&self) -> usize {
         self.devices.len()
     }
@@ -160,7 +156,6 @@ impl std::ops::IndexMut<DeviceNumber> for DeviceTable {
 /// The location of a segment on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OnDevice {
-    /// The number of the device.
     pub number: DeviceNumber,
     /// The time of lending: see [`LendingId`].
     pub since_ns: u64,
@@ -173,7 +168,6 @@ pub struct OnDevice {
 pub struct DeviceLocation {
     /// The index of the device in the directory's list.
     pub device: u64,
-    /// The device's allocator.
     pub allocator: Allocator,
 }
 

@@ -56,7 +56,6 @@ pub enum Effect {
     Create {
         /// The id of the new memory.
         mem: MemId,
-        /// The length of the memory in bytes.
         bytes: u64,
         /// Bytes to allocate at once, from the beginning. This is the whole length, except for a
         /// directory, and for a segment whose pages the client touches first (0).
@@ -87,13 +86,11 @@ pub enum Effect {
         device: usize,
         /// The borrower. A driver's pool serves only one borrower.
         borrower: Borrower,
-        /// The length of the memory in bytes.
         bytes: u64,
     },
     /// Allocates a part of memory that was not allocated at the beginning.
     /// [`super::Event::Allocated`] reports the result if the memory still exists.
     Allocate {
-        /// The memory.
         mem: MemId,
         /// Offset of the part.
         at: u64,
@@ -104,7 +101,6 @@ pub enum Effect {
     /// kernel refuses, the part is unchanged. The core uses the part again only after an
     /// [`Effect::Allocate`], which the system layer performs later.
     Discard {
-        /// The memory.
         mem: MemId,
         /// Offset of the part.
         at: u64,
@@ -113,46 +109,30 @@ pub enum Effect {
     },
     /// Cancels memory that a lane is making. [`super::Event::Created`] still reports the
     /// result of the order.
-    Cancel {
-        /// The memory.
-        mem: MemId,
-    },
+    Cancel { mem: MemId },
     /// Stores a descriptor in the fd store under this label, if there is a store.
     Keep {
         /// The memory or the file.
         mem: MemId,
-        /// The label of the descriptor.
         label: Label,
     },
     /// Removes a descriptor from the fd store. The descriptor stays open in this daemon.
-    Forget {
-        /// The memory.
-        mem: MemId,
-    },
+    Forget { mem: MemId },
     /// Closes a descriptor, drops its view, and removes it from the fd store.
-    Release {
-        /// The memory.
-        mem: MemId,
-    },
+    Release { mem: MemId },
     /// Seals the memory against new writers. If sealing fails, the system layer closes the
     /// connection: see [`super::Event::HungUp`].
     Seal {
         /// The connection of the client that has the memory mapped.
         conn: ConnId,
-        /// The memory.
         mem: MemId,
     },
     /// Asks the kernel whether any process can still write the memory. [`super::Event::Probed`]
     /// reports the result.
-    Probe {
-        /// The memory.
-        mem: MemId,
-    },
+    Probe { mem: MemId },
     /// Sends a response to a connection.
     Send {
-        /// The connection.
         conn: ConnId,
-        /// The response.
         reply: Reply,
         /// The descriptors that go with the response.
         lend: Vec<(MemId, Lending)>,
@@ -160,40 +140,23 @@ pub enum Effect {
         close: bool,
     },
     /// Reads from the connection again. The connection's last packet gets no reply.
-    Resume {
-        /// The connection.
-        conn: ConnId,
-    },
+    Resume { conn: ConnId },
     /// Closes the connection. No [`super::Event::HungUp`] follows.
-    Close {
-        /// The connection.
-        conn: ConnId,
-    },
+    Close { conn: ConnId },
     /// Wakes the clients that sleep on a directory's bell. The core has rung the bell before.
-    Wake {
-        /// The directory.
-        directory: MemId,
-    },
+    Wake { directory: MemId },
     /// Wakes the holders of device memory. The core has rung the directory's bell for returned
     /// segments before.
-    WakeHolders {
-        /// The directory.
-        directory: MemId,
-    },
+    WakeHolders { directory: MemId },
     /// Wakes the clients that watch for segments that the daemon wants out of memory. The core has rung
     /// the directory's bell before.
-    WakeWanted {
-        /// The directory.
-        directory: MemId,
-    },
+    WakeWanted { directory: MemId },
     /// Writes a segment to a file in a lane, unless another process holds the segment.
     /// [`super::Event::Spilled`] reports the result.
     Spill {
-        /// The memory.
         mem: MemId,
         /// The id of the new file.
         file: MemId,
-        /// The length of the segment in bytes.
         bytes: u64,
         /// The user of the segment.
         uid: u32,
@@ -203,18 +166,13 @@ pub enum Effect {
     Recall {
         /// The id of the new memory.
         mem: MemId,
-        /// The file.
         file: MemId,
-        /// The length of the file in bytes.
         bytes: u64,
         /// The user of the segment.
         uid: u32,
     },
     /// Deletes a file, and removes it from the fd store.
-    DropFile {
-        /// The file.
-        file: MemId,
-    },
+    DropFile { file: MemId },
     /// Continues to watch a connection's process after the connection has ended.
     /// [`super::Event::Exited`] reports the exit, now or later.
     AwaitExit {

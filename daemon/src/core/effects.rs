@@ -16,7 +16,6 @@ pub const PROMPT_SEGMENT_BYTES_MAX: u64 = 128 << 10;
 pub struct Effects(Vec<Effect>);
 
 impl Effects {
-    /// Adds an effect.
     pub fn push(&mut self, effect: Effect) {
         self.0.push(effect);
     }

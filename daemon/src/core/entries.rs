@@ -43,7 +43,6 @@ impl EntrySet {
         Self(vec![0; end.div_ceil(64) as usize])
     }
 
-    /// Returns true if the set contains an entry.
     pub fn contains(&self, entry: EntryNo) -> bool {
         self.0.get(entry.index() / 64).is_some_and(|bits| bits >> (entry.get() % 64) & 1 == 1)
     }

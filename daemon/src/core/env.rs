@@ -26,7 +26,6 @@ const WAKE_ENDS_NS: u64 = 500_000_000;
 /// The owners of data that every part of the core uses.
 #[derive(Debug)]
 pub struct Env {
-    /// The configuration.
     pub settings: Settings,
     /// The time, and the timers.
     pub clock: Clock,
@@ -40,13 +39,10 @@ pub struct Env {
     pub pool: Pool,
     /// The segments in files.
     pub spills: Spills,
-    /// The queue of chores.
     pub chores: Chores,
     /// The devices, each with the pool of its segments.
     pub devices: DeviceTable,
-    /// The probes in progress.
     pub probes: Probes,
-    /// The orphaned memory.
     pub orphans: Orphans,
     /// Whether clients may still read a directory that this daemon has copied. The original must
     /// then stay correct.

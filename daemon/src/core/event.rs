@@ -4,7 +4,6 @@ use super::settings::{Peer, Settings};
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::{Export, LimitKind, Refusal};
 
-/// The id of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConnId(pub u64);
 
@@ -34,14 +33,10 @@ impl Unwritten {
     }
 }
 
-/// An event.
 #[derive(Debug)]
 pub enum Event {
-    /// The daemon starts.
     Start,
-    /// A client has connected.
     Connected {
-        /// The connection.
         conn: ConnId,
         /// The process at the other end.
         peer: Peer,
@@ -50,9 +45,7 @@ pub enum Event {
     /// [`super::Effect::Close`] responds, now or later. Until then the system layer reads nothing
     /// more from this connection.
     Packet {
-        /// The connection.
         conn: ConnId,
-        /// The packet's bytes.
         bytes: Vec<u8>,
         /// The number of descriptors that came with the packet. The system layer has closed them.
         descriptors: usize,
@@ -66,20 +59,17 @@ pub enum Event {
     },
     /// A connection has ended.
     HungUp {
-        /// The connection.
         conn: ConnId,
     },
     /// The kernel has made memory, or has failed. For a sheet, the event carries the daemon's view,
     /// which is writable for a directory and read-only for other sheets.
     Created {
-        /// The memory.
         mem: MemId,
         /// The view of a sheet, or the kernel's error.
         made: Result<Option<View>, Unmade>,
     },
     /// The result of [`super::Effect::Allocate`].
     Allocated {
-        /// The memory.
         mem: MemId,
         /// Offset of the part.
         at: u64,
@@ -88,26 +78,22 @@ pub enum Event {
     },
     /// The result of [`super::Effect::Probe`].
     Probed {
-        /// The memory.
         mem: MemId,
         /// Whether no process can write the memory any more.
         quiescent: bool,
     },
     /// The kernel could not read a sheet of a client, and the core has read zeros.
     Unreadable {
-        /// The sheet.
         mem: MemId,
     },
     /// The result of [`super::Effect::CreateOnDevice`].
     CreatedOnDevice {
-        /// The memory.
         mem: MemId,
         /// The kind of the memory's descriptor, or the driver's error.
         made: Result<Export, Unmade>,
     },
     /// The result of [`super::Effect::Spill`].
     Spilled {
-        /// The file.
         file: MemId,
         /// The reason why no file was written.
         written: Result<(), Unwritten>,
@@ -135,7 +121,6 @@ pub enum Unmade {
         what: &'static str,
         /// The setting that determines the limit.
         setting: &'static str,
-        /// The limit.
         limit: u64,
     },
 }

@@ -16,64 +16,39 @@ use tensorlend_layout::raw::View;
 /// The kind and owner of a preserved descriptor.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Label {
-    /// A namespace's directory.
     Directory {
-        /// The namespace's number.
         namespace: NamespaceId,
         /// Number of the copy. A daemon that cannot write the previous daemon's directory continues
         /// with a copy of that directory.
         life: u32,
         /// The owner of a private namespace.
         uid: Option<u32>,
-        /// The namespace's name.
         name: String,
     },
-    /// A client's catalogue.
     Catalogue {
-        /// The namespace.
         namespace: NamespaceId,
-        /// The client's number.
         owner: ClientNo,
         /// Whether the client may write in its namespace.
         writer: bool,
     },
     /// A client's lease table.
-    Leases {
-        /// The namespace.
-        namespace: NamespaceId,
-        /// The client's number.
-        owner: ClientNo,
-    },
+    Leases { namespace: NamespaceId, owner: ClientNo },
     /// A further part of a client's cells.
-    Cells {
-        /// The namespace.
-        namespace: NamespaceId,
-        /// The client's number.
-        owner: ClientNo,
-        /// The number of the part.
-        part: u8,
-    },
-    /// A segment.
+    Cells { namespace: NamespaceId, owner: ClientNo, part: u8 },
     Segment {
-        /// The namespace.
         namespace: NamespaceId,
-        /// The segment's owner.
         owner: ClientNo,
         /// The segment's first slot.
         base: SlotNo,
     },
     /// The records of a segment's slots.
     Slots {
-        /// The namespace.
         namespace: NamespaceId,
-        /// The segment's owner.
         owner: ClientNo,
         /// The segment's first slot.
         base: SlotNo,
     },
-    /// A stream's ring.
     Ring {
-        /// The namespace.
         namespace: NamespaceId,
         /// The stream's index in the directory's table of streams.
         line: StreamLine,
@@ -82,20 +57,15 @@ pub enum Label {
     },
     /// A subscriber's wake descriptor.
     Wake {
-        /// The namespace.
         namespace: NamespaceId,
         /// The stream's id in the directory.
         id: u64,
         /// The subscriber's number.
         client: ClientNo,
-        /// The subscriber's cursor.
         cursor: CursorNo,
     },
-    /// A segment of a device's memory.
     DeviceSegment {
-        /// The namespace.
         namespace: NamespaceId,
-        /// The segment's owner.
         owner: ClientNo,
         /// The segment's first slot.
         base: SlotNo,
@@ -107,7 +77,6 @@ pub enum Label {
     },
     /// Orphaned device memory, which clients may still have mapped.
     DeviceOrphaned {
-        /// The namespace.
         namespace: NamespaceId,
         /// The user to whose client the daemon had lent the memory.
         uid: u32,
@@ -120,16 +89,13 @@ pub enum Label {
     },
     /// The file with a segment's bytes. No other copy exists: see `core/segment/spill.rs`.
     Spilled {
-        /// The namespace.
         namespace: NamespaceId,
-        /// The segment's owner.
         owner: ClientNo,
         /// The segment's first slot.
         base: SlotNo,
     },
     /// Orphaned memory. The memory stays charged, because its former owner may still write it.
     Orphaned {
-        /// The namespace.
         namespace: NamespaceId,
         /// The user to whose client the daemon had lent the memory.
         uid: u32,
@@ -144,7 +110,6 @@ pub enum Label {
 const MARK: &str = "tl";
 
 impl Label {
-    /// Returns the namespace.
     pub fn namespace(&self) -> NamespaceId {
         match *self {
             Self::Directory { namespace, .. }
@@ -327,13 +292,11 @@ impl FromStr for Label {
 /// A descriptor that outlived the daemon that created it.
 #[derive(Debug)]
 pub struct Preserved {
-    /// The descriptor's label.
     pub label: Label,
     /// The descriptor's id in this daemon.
     pub mem: MemId,
     /// The words of a sheet: writable for a directory, read-only otherwise.
     pub view: Option<View>,
-    /// The length of the memory in bytes.
     pub bytes: u64,
     /// Whether the writer had mapped the memory.
     pub acked: bool,

@@ -20,7 +20,6 @@ pub struct Ledger {
     charge: Charge,
     /// Whether each user may have only a share of the names and of the entries of each other table.
     shares_tables: bool,
-    /// The owner of each uid.
     owners: Arc<Owners>,
 }
 
@@ -89,7 +88,6 @@ impl Ledger {
         accounts.close(self.id);
     }
 
-    /// Returns the namespace's number.
     pub fn id(&self) -> NamespaceId {
         self.id
     }
@@ -99,7 +97,6 @@ impl Ledger {
         Borrower { namespace: self.id, uid }
     }
 
-    /// Returns the namespace's name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -109,7 +106,6 @@ impl Ledger {
         &self.setting
     }
 
-    /// Returns the namespace's limits.
     pub fn limits(&self) -> &NamespaceLimits {
         &self.limits
     }
@@ -130,7 +126,6 @@ impl Ledger {
         if self.shares_tables { 0 } else { u64::MAX }
     }
 
-    /// Returns the owner of a uid.
     pub fn owner_of(&self, uid: u32) -> u32 {
         self.owners.of(uid)
     }

@@ -37,7 +37,6 @@ pub struct Members {
     clients: BTreeMap<ClientNo, Client>,
     /// Clients that may announce names.
     announcers: BTreeSet<ClientNo>,
-    /// The clients' numbers.
     numbers: Numbers,
     /// Time of the last survey of disconnected clients that a request caused when a limit was reached.
     collected_ns: Option<u64>,
@@ -68,7 +67,6 @@ impl Members {
         self.clients.is_empty() && self.numbers.joining().len() == 0
     }
 
-    /// Returns the number of clients.
     pub fn len(&self) -> usize {
         self.clients.len()
     }
@@ -93,17 +91,14 @@ impl Members {
         self.get_mut(number).expect("the requester is a client")
     }
 
-    /// Returns all clients with their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (ClientNo, &Client)> {
         self.clients.iter().map(|(&number, client)| (number, client))
     }
 
-    /// Returns all clients.
     pub fn values(&self) -> impl Iterator<Item = &Client> {
         self.clients.values()
     }
 
-    /// Returns the numbers of all clients.
     pub fn numbers(&self) -> Vec<ClientNo> {
         self.clients.keys().copied().collect()
     }

@@ -50,7 +50,6 @@ enum Piece {
 pub struct Extent {
     /// The offset of the range.
     pub at: u64,
-    /// The length of the range.
     pub bytes: u64,
 }
 
@@ -59,7 +58,6 @@ pub struct Extent {
 pub struct Names {
     max: u64,
     live: u64,
-    /// The current table.
     table: Table,
     log2_max: u8,
     /// A secret from which the seeds of tables are derived.
@@ -161,7 +159,6 @@ impl Names {
         }
     }
 
-    /// Returns the number of live names.
     pub fn live(&self) -> u64 {
         self.live
     }

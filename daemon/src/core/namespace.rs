@@ -12,7 +12,6 @@ use super::segment::Segments;
 use super::segment::spill::Candidate;
 use super::stream::Streams;
 
-/// A namespace.
 #[derive(Debug)]
 pub struct Namespace {
     pub context: Context,

@@ -25,7 +25,6 @@ impl Deref for Namespaces {
 }
 
 impl Namespaces {
-    /// Returns a number for a new namespace.
     pub fn new_id(&mut self) -> NamespaceId {
         self.last_id += 1;
         self.last_id
@@ -36,14 +35,12 @@ impl Namespaces {
         self.last_id = self.last_id.max(id);
     }
 
-    /// Opens a namespace.
     pub fn open(&mut self, namespace: Namespace) {
         let ledger = &namespace.context.ledger;
         self.by_name.insert(ledger.name().to_owned(), ledger.id());
         self.by_id.insert(ledger.id(), namespace);
     }
 
-    /// Removes a namespace.
     pub fn close(&mut self, id: NamespaceId) -> Namespace {
         let namespace = self.by_id.remove(&id).expect("it is closed once");
         self.by_name.remove(namespace.context.ledger.name());
@@ -55,7 +52,6 @@ impl Namespaces {
         self.by_name.range::<str, _>((Bound::Excluded(after), Bound::Unbounded)).map(|(_, id)| &self.by_id[id])
     }
 
-    /// Returns the number of the namespace with this name.
     pub fn id_of(&self, name: &str) -> Option<NamespaceId> {
         self.by_name.get(name).copied()
     }

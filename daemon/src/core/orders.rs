@@ -16,11 +16,8 @@ use tensorlend_layout::wire::Export;
 /// The purpose of memory on order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// A connection's request.
     Request(ConnId),
-    /// A namespace's directory.
     Directory(NamespaceId),
-    /// A spare segment.
     Spare,
     /// A spilled segment, whose bytes a worker reads back.
     Spilled(Whose),
@@ -71,9 +68,7 @@ impl Order {
 /// Memory on order for a request.
 #[derive(Debug)]
 pub struct Making {
-    /// The id of the memory.
     pub mem: MemId,
-    /// The charge for the memory.
     pub charge: Charge,
     /// Length of a segment, which counts in a pool. `None` for a sheet.
     pub segment_bytes: Option<u64>,
@@ -90,11 +85,9 @@ pub struct Making {
 /// A sheet that exists.
 #[derive(Debug)]
 pub struct Part {
-    /// The sheet's memory.
     pub mem: MemId,
     /// The sheet's words.
     pub view: View,
-    /// The charge for the memory.
     pub charge: Charge,
     /// Whether the memory's writer has mapped the memory. If so, the memory is sealed, and other
     /// clients may read it.
@@ -129,7 +122,6 @@ pub struct Orders {
 }
 
 impl Orders {
-    /// Returns an unused id.
     pub fn new_id(&mut self) -> MemId {
         self.last_id += 1;
         MemId(self.last_id)
@@ -153,7 +145,6 @@ impl Orders {
         self.purposes.insert(mem, purpose);
     }
 
-    /// Orders memory.
     pub fn create(&mut self, effects: &mut Effects, order: Order) -> MemId {
         let Order { bytes, bytes_first, sheet, purpose, reserved } = order;
         let mem = self.order(purpose);
@@ -167,7 +158,6 @@ impl Orders {
         mem
     }
 
-    /// Orders a sheet for a request.
     pub fn sheet(&mut self, effects: &mut Effects, order: Order, charge: Charge) -> Making {
         let mem = self.create(effects, order);
         Making { mem, charge, segment_bytes: None, device: None, export: None, made: false, view: None }

@@ -107,7 +107,6 @@ pub enum ProbeResult {
     InUse(Option<u64>),
 }
 
-/// The orphaned memory.
 #[derive(Debug, Default)]
 pub struct Orphans {
     by_mem: BTreeMap<MemId, Orphaned>,
@@ -130,7 +129,6 @@ impl Orphans {
         self.last_id = self.last_id.max(id);
     }
 
-    /// Returns true if memory is orphaned.
     pub fn contains(&self, mem: MemId) -> bool {
         self.by_mem.contains_key(&mem)
     }

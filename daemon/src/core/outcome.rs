@@ -13,19 +13,16 @@ use tensorlend_layout::wire::{Policy, Refusal, Reply};
 /// from the lending.
 const ACK_NS_MAX: u64 = 5_000_000_000;
 
-/// The result of a request.
 pub type RequestResult = Result<Outcome, Refusal>;
 
 /// The outcome of a request that is not refused.
 #[derive(Debug)]
 pub enum Outcome {
-    /// A response.
     Reply(Reply),
     /// A response with descriptors.
     Lend(Reply, Vec<(MemId, Lending)>, Lent),
     /// The daemon first allocates memory for the request.
     Working(Work),
-    /// The request waits.
     Later(Wait),
     /// The request waits until its queue changes, or until the client ends the wait.
     Blocked,
@@ -42,7 +39,6 @@ pub enum Wait {
     Claim,
     /// A client must acknowledge memory.
     Ack {
-        /// The client.
         number: ClientNo,
         /// Maximum wait, counted from the lending that the client must acknowledge.
         ns_max: u64,
@@ -95,7 +91,6 @@ pub struct Work {
     pub making: Vec<Making>,
 }
 
-/// The client of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Requester {
     pub conn: ConnId,
@@ -107,19 +102,16 @@ pub struct Requester {
 pub struct Joining {
     pub conn: ConnId,
     pub peer: Peer,
-    /// The client's number.
     pub number: ClientNo,
     pub label: String,
     pub role: Role,
     pub versions: Versions,
 }
 
-/// A request for a stream's ring.
 #[derive(Debug)]
 pub struct RingRequest {
     /// The catalogue of the requester.
     pub producer: ClientNo,
-    /// The stream's name.
     pub name: String,
     /// Number of messages.
     pub capacity: u32,

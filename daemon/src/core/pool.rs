@@ -13,9 +13,7 @@ const SPARE_PAUSE_NS: u64 = 10_000_000;
 /// later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Borrower {
-    /// The namespace.
     pub namespace: NamespaceId,
-    /// The user.
     pub uid: u32,
 }
 
@@ -59,7 +57,6 @@ pub enum Spare {
 }
 
 impl Pool {
-    /// Returns an empty pool.
     pub fn new(bytes_max: u64, segment_bytes: u64, spare_target: u32, idle_bytes_max: u64) -> Self {
         Self {
             bytes: 0,
@@ -108,7 +105,6 @@ impl Pool {
         self.bytes
     }
 
-    /// Returns the maximum bytes of segments.
     pub fn bytes_max(&self) -> u64 {
         self.bytes_max
     }

@@ -45,9 +45,7 @@ const PRESSED_NS: u64 = 10_000_000_000;
 pub struct Retained {
     /// The reader's number.
     pub holder: ClientNo,
-    /// The client number of the value's owner.
     pub owner: ClientNo,
-    /// The lease.
     pub lease: LeaseWord,
     /// Bytes that become free when the lease ends, if no other lease retains them.
     pub bytes: u64,
@@ -63,7 +61,6 @@ pub struct Pressure {
     /// Whether a limit has refused a request since the daemon last ended a session for its leases.
     short: bool,
     scanned_ns: Option<u64>,
-    /// The scan in progress.
     scan: Option<Box<Scan>>,
     retained: Vec<Retained>,
 }
@@ -158,7 +155,6 @@ impl Pressure {
 }
 
 impl Members {
-    /// Returns the number of leases of the clients of `uid`.
     pub fn leases_of_uid(&self, uid: u32) -> u64 {
         let mut count = 0;
         for table in self.values().filter(|c| c.uid == uid).filter_map(Client::lease_table) {

@@ -33,7 +33,6 @@ pub struct Probed {
     pub quiescent: bool,
 }
 
-/// The probes in progress.
 #[derive(Debug, Default)]
 pub struct Probes {
     reasons: BTreeMap<MemId, Probing>,

@@ -3,7 +3,6 @@
 use tensorlend_layout::Uuid;
 use tensorlend_layout::number::{ClientNo, SlotNo};
 
-/// The size of a segment.
 #[derive(Clone, Copy, Debug)]
 pub struct SegmentSize {
     pub bytes: u64,
@@ -11,7 +10,6 @@ pub struct SegmentSize {
     pub log2: u8,
 }
 
-/// The size of a segment on a device.
 #[derive(Clone, Copy, Debug)]
 pub struct SizeOnDevice {
     pub device: Uuid,
@@ -34,6 +32,5 @@ pub struct SlotRange {
     pub owner: ClientNo,
     /// The first slot number.
     pub base: SlotNo,
-    /// log2 of the number of slots.
     pub log2: u8,
 }

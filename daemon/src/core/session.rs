@@ -230,7 +230,6 @@ impl Core {
         self.env.pool.bytes() + self.env.accounts.sheet_bytes()
     }
 
-    /// Returns the metrics.
     pub fn stat(&self) -> tensorlend_layout::wire::Stat {
         stat(&self.env, &self.namespaces, None)
     }

@@ -31,7 +31,6 @@ pub enum Payer {
     Client,
 }
 
-/// Limits of one namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamespaceLimits {
     /// Maximum bytes of segments and sheets.
@@ -40,13 +39,9 @@ pub struct NamespaceLimits {
     pub names_max: u32,
     /// Maximum number of clients, connected and disconnected.
     pub members_max: u32,
-    /// Maximum number of lists.
     pub lists_max: u32,
-    /// Maximum number of streams.
     pub streams_max: u32,
-    /// Maximum number of segments.
     pub segments_max: u32,
-    /// Maximum bytes of device memory.
     pub device_bytes_max: u64,
     /// The process that pays for new segments.
     pub payer: Payer,
@@ -55,9 +50,7 @@ pub struct NamespaceLimits {
 /// A user or a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Principal {
-    /// A user.
     Uid(u32),
-    /// A group.
     Gid(u32),
 }
 
@@ -68,19 +61,16 @@ pub struct NamespaceRule {
     pub readers: Vec<Principal>,
     /// The users and groups that may read and write.
     pub writers: Vec<Principal>,
-    /// The limits of the namespace.
     pub limits: NamespaceLimits,
 }
 
 /// The process at the other end of a connection, as the kernel reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// The uid of the process.
     pub uid: u32,
     /// Whether the uid is that of one user. False for the uid that stands for all users outside the
     /// daemon's user namespace.
     pub known: bool,
-    /// The pid of the process.
     pub pid: u32,
     /// The name of the process's command, without control characters; empty: unknown.
     pub command: String,
@@ -144,11 +134,8 @@ impl NamespaceRule {
 /// A device whose memory the daemon lends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceSettings {
-    /// The device's UUID.
     pub uuid: Uuid,
-    /// The device's name.
     pub name: String,
-    /// The allocator of the device's memory.
     pub allocator: Allocator,
     /// Length of an ordinary segment in bytes: a multiple of `unit_bytes`.
     pub segment_bytes: u64,
@@ -194,9 +181,7 @@ pub struct Settings {
     pub seed: u64,
     /// Maximum bytes of segments that exist: lent, spare and idle.
     pub pool_bytes_max: u64,
-    /// Maximum bytes of sheets that exist.
     pub sheet_bytes_max: u64,
-    /// Length of an ordinary segment in bytes.
     pub segment_bytes: u64,
     /// Unit of the lengths of segments above 7/8 of the ordinary length, in bytes.
     pub segment_unit: u64,
@@ -209,7 +194,6 @@ pub struct Settings {
     pub idle_bytes_max: u64,
     /// Maximum bytes of segments and sheets that one uid may hold.
     pub uid_bytes_max: u64,
-    /// Maximum number of sessions of one uid.
     pub uid_sessions_max: u32,
     /// Whether a uid may have only its share of the pool, the sheets, the descriptors, and the
     /// tables of a shared namespace.
@@ -242,7 +226,6 @@ pub struct Settings {
     pub spill: Option<SpillSettings>,
     /// Limits of a uid's private namespace.
     pub private: NamespaceLimits,
-    /// The namespaces of the configuration.
     pub namespaces: BTreeMap<String, NamespaceRule>,
 }
 

@@ -24,7 +24,6 @@ const TABLES_MAX: usize = 16;
 const CHAIN_MAX: usize = 2 * (1 + MEMBERS_MAX);
 
 impl Namespace {
-    /// Returns the clients from this number on.
     pub fn show_clients(&self, from: ClientNo) -> Shown {
         let mut all = self.members.iter().filter(|&(number, _)| number >= from);
         let clients = all.by_ref().take(CLIENTS_SHOWN_MAX);
@@ -78,7 +77,6 @@ impl Namespace {
         Shown::Names { names, next: None }
     }
 
-    /// Returns the leases of the clients from this number on.
     pub fn show_leases(&self, from: ClientNo) -> Shown {
         let (mut leases, mut truncated) = (Vec::new(), false);
         let tables = self.members.iter().filter(|&(number, _)| number >= from);

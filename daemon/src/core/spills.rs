@@ -20,7 +20,6 @@ pub struct Whose {
 pub struct SpillWrite {
     /// The segment.
     pub whose: Whose,
-    /// The segment's memory.
     pub mem: MemId,
 }
 
@@ -98,7 +97,6 @@ impl Spills {
         assert!(leaving.iter().all(|it| self.leaving == Some(*it)), "{leaving:?} leave during {:?}", self.leaving);
     }
 
-    /// Begins a write.
     pub fn begin(&mut self, write: SpillWrite) {
         self.leaving = Some(write);
     }

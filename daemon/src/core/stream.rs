@@ -36,9 +36,7 @@ pub struct StreamId {
 /// A cursor in the lease table of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct CursorId {
-    /// The client's number.
     pub number: ClientNo,
-    /// The index of the cursor.
     pub cursor: CursorNo,
 }
 
@@ -108,7 +106,6 @@ pub use restore::{RingId, Rings, Wakes};
 const RUN: usize = 64;
 const ENTRY_WORDS: usize = size_of::<RingEntry>() / size_of::<u64>();
 
-/// A namespace's streams.
 #[derive(Debug)]
 pub struct Streams {
     by_name: BTreeMap<String, StreamLine>,
@@ -182,12 +179,10 @@ impl Streams {
         self.table.get(&line).into_iter().flat_map(|s| s.subscribers.iter().flatten()).map(|s| s.number)
     }
 
-    /// Returns a stream's name.
     pub fn name(&self, line: StreamLine) -> &str {
         self.table.get(&line).map_or("", |stream| &stream.name)
     }
 
-    /// Returns the producer of each stream.
     pub fn producers(&self) -> impl Iterator<Item = ClientNo> + '_ {
         self.table.values().map(|stream| stream.producer)
     }
@@ -222,7 +217,6 @@ impl Streams {
         self.table.values().any(|s| s.ring.mem == mem || wakes(s))
     }
 
-    /// Returns the rings of a producer.
     pub fn rings(&self, producer: ClientNo) -> Vec<MemId> {
         self.table.values().filter(|s| s.producer == producer).map(|s| s.ring.mem).collect()
     }

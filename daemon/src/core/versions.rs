@@ -7,9 +7,7 @@ use tensorlend_layout::wire::{Offer, PROTOCOL_OLDEST, PROTOCOL_VERSION, Refusal}
 /// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Versions {
-    /// The version of the control protocol.
     pub protocol: u16,
-    /// The version of the layout.
     pub layout: u32,
 }
 

@@ -14,7 +14,6 @@ pub struct Who<'w> {
     pub client: Option<ClientNo>,
     /// The pid of the client's process; 0: unknown.
     pub pid: u32,
-    /// The uid of the client.
     pub uid: u32,
     /// The name of the client's command; empty: unknown.
     pub command: &'w str,

@@ -17,7 +17,6 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// The path of the journal's socket.
 const SOCKET: &str = "/run/systemd/journal/socket";
 
 /// Prefix of the daemon's own fields in the journal.
@@ -26,7 +25,6 @@ const FIELD_PREFIX: &str = "TENSORLEND_";
 /// The name of the program in the journal.
 const IDENTIFIER: &str = "tensorlendd";
 
-/// The socket of a journal.
 pub struct Journal {
     socket: OwnedFd,
     /// Each datagram has the address, because the journal may be restarted.
@@ -98,7 +96,6 @@ impl<S: Subscriber> Layer<S> for Entries {
     }
 }
 
-/// The bytes of an entry.
 struct Entry(Vec<u8>);
 
 impl Entry {

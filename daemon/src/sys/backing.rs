@@ -40,13 +40,10 @@ pub fn size(bytes: u64) -> io::Result<usize> {
 
 /// A range of a sheet that the daemon has mapped writable.
 pub struct SheetRange<'a> {
-    /// The sheet's descriptor.
     pub fd: BorrowedFd<'a>,
-    /// The mapped sheet.
     pub sheet: &'a View,
     /// Offset of the range.
     pub at: u64,
-    /// Length of the range in bytes.
     pub bytes: u64,
 }
 

@@ -22,12 +22,9 @@ type Descriptors = Vec<(OwnedFd, Lending)>;
 /// does not report the exit again while its token waits in the queue of a user.
 pub const EXIT: EventFlags = EventFlags::IN.union(EventFlags::ET);
 
-/// A client's connection.
 #[derive(Debug)]
 pub struct Connection {
-    /// The connection's socket.
     pub fd: Unshared,
-    /// The client's uid.
     pub uid: u32,
     /// The CPU time of the loop's calls on the socket. A client can slow these calls down with
     /// epoll watches on its end.

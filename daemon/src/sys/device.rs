@@ -14,7 +14,6 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use tensorlend_layout::wire::Export;
 
-/// A piece of device memory.
 pub struct DeviceMemory {
     /// The exported descriptor, which the daemon lends unchanged.
     pub fd: OwnedFd,

@@ -17,7 +17,6 @@ pub struct Lookup {
     /// The configuration that this daemon applies. Options that need a restart have their old
     /// values.
     pub config: Config,
-    /// The daemon's mode.
     pub mode: Mode,
     /// For a reload, the configuration in the file. It must also be valid, because the next daemon
     /// starts with it.

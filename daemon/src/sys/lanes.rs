@@ -34,7 +34,6 @@ const IDLE: Duration = Duration::from_millis(100);
 /// The owner of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lane {
-    /// The daemon itself.
     Daemon,
     /// The members of the namespace with this directory. Work on the directory runs in the order in which it was given.
     Directory(MemId),
@@ -65,7 +64,6 @@ enum Queue {
 
 type Key = (Lane, Queue);
 
-/// The maximum number of threads of one queue.
 fn threads_max((lane, queue): Key) -> usize {
     match (lane, queue) {
         (Lane::Directory(_), _) => 1,
@@ -146,7 +144,6 @@ impl Lanes {
         self.owners = owners;
     }
 
-    /// Returns the lane of a user.
     pub fn of(&self, uid: u32) -> Lane {
         Lane::User(self.owners.of(uid))
     }

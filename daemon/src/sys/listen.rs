@@ -36,7 +36,6 @@ pub struct Listener {
     file: Option<SocketFile>,
 }
 
-/// The file of a listening socket.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,

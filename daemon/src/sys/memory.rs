@@ -129,7 +129,6 @@ pub type Made = io::Result<(Arc<OwnedFd>, Option<View>)>;
 /// The parameters of new memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Length in bytes.
     pub bytes: u64,
     /// Number of bytes, from the beginning, whose pages are allocated now. 0 for a segment whose
     /// pages the client allocates.
@@ -327,7 +326,6 @@ impl Memories {
         unmapped::take_unreadable(|fd| self.table.iter().find(|(_, it)| Arc::ptr_eq(&it.fd, fd)).map(|(&mem, _)| mem))
     }
 
-    /// Returns the stored descriptor.
     pub fn fd(&self, mem: MemId) -> Option<BorrowedFd<'_>> {
         self.table.get(&mem).map(|memory| memory.fd.as_fd())
     }

@@ -7,10 +7,8 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// An order to the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// The daemon stops.
     Stop,
     /// The daemon reads the configuration again.
     Reload,

@@ -43,7 +43,6 @@ impl SocketWatch {
         Ok(Self { inotify, token, due_ns: None, pause_ns: PAUSE_NS, error: None })
     }
 
-    /// Watches the file at a path.
     pub fn watch(&self, file: &Path) -> Result<()> {
         inotify::add_watch(&self.inotify, file, CHANGES).map(drop)
     }

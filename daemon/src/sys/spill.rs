@@ -35,7 +35,6 @@ pub type Written = Result<Arc<Spilled>, Unwritten>;
 #[derive(Debug)]
 pub struct Spilled {
     file: File,
-    /// Number of the segment's bytes.
     pub bytes: u64,
     sum: u64,
 }

@@ -34,7 +34,6 @@ impl Turn {
         }
     }
 
-    /// Ends the turn.
     pub fn end(&mut self) {
         let took = self.began.take().map_or(Duration::ZERO, |began| began.elapsed());
         if took >= LONG {

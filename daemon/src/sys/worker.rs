@@ -55,18 +55,27 @@ impl Part {
 
 /// The work of an order.
 pub enum Job {
-    /// New memory.
     Memory(Plan),
-    /// New device memory.
-    Device { device: usize, borrower: Borrower, bytes: u64 },
+    Device {
+        device: usize,
+        borrower: Borrower,
+        bytes: u64,
+    },
     /// Pages of a part of a directory.
     Part(Part),
     /// The end of the pages of a part of a directory.
     Discard(Part),
     /// The memory of a segment, which is written to a new file.
-    Spill { files: Files, memory: OwnedFd, bytes: u64 },
+    Spill {
+        files: Files,
+        memory: OwnedFd,
+        bytes: u64,
+    },
     /// New memory with the bytes of a spilled segment.
-    Recall { file: Arc<Spilled>, plan: Plan },
+    Recall {
+        file: Arc<Spilled>,
+        plan: Plan,
+    },
 }
 
 impl Job {
@@ -100,7 +109,6 @@ struct Order {
     mem: MemId,
     lane: Lane,
     job: Job,
-    /// Whether the order was cancelled.
     cancelled: Arc<AtomicBool>,
 }
 
@@ -147,12 +155,7 @@ pub struct Finished {
 /// The result of an order.
 pub enum Done {
     /// The result of an order to create memory.
-    Memory {
-        /// Whether the memory is a directory.
-        directory: bool,
-        /// The memory, or an error.
-        made: Made,
-    },
+    Memory { directory: bool, made: Made },
     /// The result of an order to allocate device memory.
     Device {
         /// The memory, or an error.

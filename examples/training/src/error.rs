@@ -7,16 +7,10 @@ use std::path::PathBuf;
 pub enum Error {
     /// A file could not be read.
     #[error("{path}: {source}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        source: std::io::Error,
-    },
+    Read { path: PathBuf, source: std::io::Error },
     /// A file has invalid contents.
     #[error("{path}: {what}")]
     Format {
-        /// The file.
         path: PathBuf,
         /// The fault.
         what: String,
@@ -24,10 +18,8 @@ pub enum Error {
     /// The data set does not suit the request.
     #[error("{0}")]
     Use(String),
-    /// An error of the client.
     #[error(transparent)]
     Client(#[from] tensorlend::Error),
 }
 
-/// The result type of this crate.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -6,9 +6,7 @@ use std::path::Path;
 
 /// Samples for training, and samples for testing.
 pub struct Set {
-    /// The set's name.
     pub name: &'static str,
-    /// The training samples.
     pub train: Samples,
     /// The test samples, which are never used for training.
     pub test: Samples,

@@ -33,7 +33,6 @@ impl Samples {
         self.labels.len()
     }
 
-    /// Returns true if there are none.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty()
     }

@@ -30,7 +30,6 @@ pub fn publish(client: &Client, name: &str, samples: &Samples, sizes: &[usize]) 
     Ok(bytes + put(client, name, samples, 0, samples.len())?)
 }
 
-/// Returns the name of a batch.
 pub fn batch_name(name: &str, size: usize, batch: usize) -> String {
     format!("{name}/{size}/{batch}")
 }

@@ -11,9 +11,7 @@ use std::time::{Duration, Instant};
 pub struct Plan {
     /// Width of the hidden layer.
     pub hidden: usize,
-    /// Number of classes.
     pub classes: usize,
-    /// Number of epochs.
     pub epochs: usize,
     /// Learning rate.
     pub rate: f32,

@@ -12,7 +12,6 @@ use tensorlend_layout::word::OwnerWord;
 const ROUNDS: u32 = 12;
 
 impl Sim {
-    /// Drops one of the client's leases.
     pub fn drop_lease(&mut self, h: &mut Honest, seat: &Seat) {
         if !h.held.is_empty() {
             let held = h.held.swap_remove(self.rng.index(h.held.len()));

@@ -201,7 +201,6 @@ impl Honest {
         }
     }
 
-    /// Returns true if it leases a slot in this segment.
     pub fn leases_in(&self, segment: File) -> bool {
         self.held.iter().flat_map(|lease| &lease.slots).any(|slot| slot.segment == segment)
     }

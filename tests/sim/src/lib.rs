@@ -103,7 +103,6 @@ pub struct Done {
     pub on_device: u64,
     /// Clients that ended, and whose members were removed when their processes exited.
     pub departures: u64,
-    /// Clients that joined.
     pub joined: u64,
     /// Daemons that were killed.
     pub restarts: u64,

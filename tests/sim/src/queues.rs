@@ -23,7 +23,6 @@ pub struct Queues {
     busy: u64,
     /// The latest claim that the daemons have granted in each namespace, by its directory.
     latest: BTreeMap<File, QueueClaim>,
-    /// The confirmed items.
     confirmed: BTreeSet<(File, QueueItem)>,
 }
 

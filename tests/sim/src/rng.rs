@@ -7,7 +7,6 @@ use tensorlend_layout::random::splitmix64;
 pub struct Rng(u64, std::collections::VecDeque<u8>);
 
 impl Rng {
-    /// Returns the sequence of this seed.
     pub fn new(seed: u64) -> Self {
         Self(seed, std::collections::VecDeque::new())
     }
@@ -17,7 +16,6 @@ impl Rng {
         Self(0, choices.iter().copied().collect())
     }
 
-    /// Returns any number.
     pub fn next(&mut self) -> u64 {
         if let Some(chosen) = self.1.pop_front() {
             return chosen.into();

@@ -26,7 +26,6 @@ pub const DEVICE: Uuid = Uuid(*b"a device of sims");
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct File(pub u64);
 
-/// The kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Segment,
@@ -79,7 +78,6 @@ pub enum Order {
     Recall { mem: MemId, source: File, bytes: u64 },
 }
 
-/// A packet in flight.
 pub struct Packet {
     pub bytes: Vec<u8>,
     pub descriptors: usize,
@@ -109,7 +107,6 @@ pub struct Actor {
     pub uid: u32,
     /// `None`: a liar.
     pub honest: Option<Honest>,
-    /// Whether the actor is connected.
     pub connected: bool,
     /// Whether its daemon ended and it has not reconnected to the next one.
     pub away: bool,
@@ -420,7 +417,6 @@ impl Sim {
         self.happen(Event::Connected { conn, peer });
     }
 
-    /// Returns one of the actors for which `which` holds.
     pub fn any_actor(&mut self, which: impl Fn(&Actor) -> bool) -> Option<usize> {
         let of: Vec<usize> = (0..self.actors.len()).filter(|&a| which(&self.actors[a])).collect();
         (!of.is_empty()).then(|| self.rng.pick(&of))
@@ -459,7 +455,6 @@ impl Sim {
         self.happen(Event::Packet { conn, bytes, descriptors, truncated });
     }
 
-    /// Creates a file.
     pub fn file(&mut self, memory: Mem) -> File {
         self.files += 1;
         self.memory.insert(File(self.files), memory);

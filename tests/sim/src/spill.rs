@@ -25,7 +25,6 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Returns the disk of the world with this seed.
     pub fn new(seed: u64) -> Self {
         let mut rng = Rng::new(!seed.rotate_left(32));
         let there = rng.chance(WORLDS);
@@ -134,7 +133,6 @@ impl Sim {
         }
     }
 
-    /// Drops a file.
     pub fn drop_file(&mut self, file: MemId) {
         self.forget(file);
         let file = self.call_no_more(file).unwrap_or_else(|| panic!("{file:?} is dropped twice, or was never written"));

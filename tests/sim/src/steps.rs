@@ -25,13 +25,11 @@ pub fn a_collection(number: u64) -> String {
     format!("c{}", number % 3)
 }
 
-/// Returns a valid hello.
 pub fn hello() -> Hello {
     Hello::new(None, "simulated")
 }
 
 impl Sim {
-    /// Sends a request.
     pub fn tell(&mut self, actor: usize, request: &Request) {
         self.note(|| format!("client {actor} sends {request:?}"));
         let packet = Packet { bytes: encode(request), descriptors: 0, truncated: false };
@@ -149,7 +147,6 @@ impl Sim {
         self.ask(actor, h, Asked::Bind { key, cell, value }, &request);
     }
 
-    /// Returns a new cell with a new value.
     pub fn filled_cell(&mut self, h: &mut Honest, seat: &Seat, key: &str) -> Option<(CellNo, Cell)> {
         let value = self.fill(h)?;
         let Some(cell) = h.fresh_cell() else {

@@ -56,7 +56,6 @@ struct Target {
     is_stopped: bool,
 }
 
-/// A fault, for the report.
 struct Fault {
     what: String,
     began: Instant,

@@ -24,7 +24,6 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Maps a file.
     pub fn new(fd: impl AsFd, bytes: u64, protection: c_int) -> io::Result<Self> {
         let (bytes, fd) = (bytes as usize, fd.as_fd().as_raw_fd());
         // SAFETY: new memory at an address of the kernel's choice; it changes no existing mapping.
@@ -36,12 +35,10 @@ impl Mapping {
         }
     }
 
-    /// Returns the mapping's address.
     pub fn address(&self) -> u64 {
         self.start as u64
     }
 
-    /// Changes the mapping's protection.
     pub fn protect(&self, protection: c_int) -> io::Result<()> {
         // SAFETY: this value's own mapping, to which no references exist.
         check(unsafe { libc::mprotect(self.start.cast(), self.bytes, protection) })

@@ -34,7 +34,6 @@ pub enum Name {
     /// The name does not exist.
     #[default]
     Absent,
-    /// The name has this value.
     Holds(Value),
     /// The first value that was put under this other name.
     From(u8),

@@ -9,14 +9,12 @@ use tensorlend_os::clock::monotonic_ns;
 
 /// Words of a record.
 const WORDS: usize = 4;
-/// Bytes of a record.
 pub const RECORD_BYTES: u64 = WORDS as u64 * 8;
 
 /// A thread's notes.
 pub struct Log(File);
 
 impl Log {
-    /// Creates a new file.
     pub fn create(path: &Path) -> io::Result<Self> {
         File::create_new(path).map(Self)
     }

@@ -38,7 +38,6 @@ impl Value {
 /// One operation's effect on one name, and its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A put.
     Put(Value),
     /// A put of another name's value, which becomes known only when it is read.
     PutFrom(u8),
@@ -68,11 +67,9 @@ pub enum Call {
     Put(u8, Value),
     /// Put a value under a name, with this time to live in microseconds.
     PutFor(u8, Value, u32),
-    /// Get a name.
     Get(u8),
     /// Ask whether a name exists.
     Exists(u8),
-    /// Delete a name.
     Delete(u8),
     /// Rename the first to the second.
     Rename(u8, u8),
@@ -105,9 +102,7 @@ pub enum Answer {
 /// A call, with its response if there was one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// The call.
     pub call: Call,
-    /// Time of the call.
     pub called_ns: u64,
     /// Time and contents of the response; `None`: its process was killed before.
     pub answer: Option<(u64, Answer)>,

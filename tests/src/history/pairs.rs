@@ -55,7 +55,6 @@ struct Held {
     gone_from_ns: Option<u64>,
 }
 
-/// The state of a pair.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Pair {
     names: [Option<Held>; 2],
@@ -172,7 +171,6 @@ pub fn check(threads: &[Vec<Event>]) -> Result<(), Bad<Step>> {
     (0..NAMES / 2).try_for_each(|pair| explain::<Pair>(&operations(&events, pair)))
 }
 
-/// Makes one thread's calls.
 pub fn work(work: &Work, client: &Client, log: &mut Log, thread: u32) {
     let writer = work.writer * work.threads + thread;
     let mut random = Random(u64::from(work.round) << 32 | u64::from(writer));

@@ -38,7 +38,6 @@ pub enum Step {
     Settled,
 }
 
-/// The claim on an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Claim {
     Free,
@@ -242,7 +241,6 @@ impl Value {
     }
 }
 
-/// The queue of a history.
 pub fn queue(client: &Client, round: u32) -> tensorlend::Result<Queue> {
     client.queue(&name(round, 0))
 }

@@ -27,7 +27,6 @@ impl Objects {
 /// The parameters of one process.
 #[derive(Clone, Debug)]
 pub struct Work {
-    /// The daemon's socket.
     pub socket: PathBuf,
     /// The folder of the threads' logs.
     pub folder: PathBuf,
@@ -35,15 +34,12 @@ pub struct Work {
     pub round: u32,
     /// Number of the process, unique in a history.
     pub writer: u32,
-    /// Number of threads.
     pub threads: u32,
     /// Number of calls per thread.
     pub calls: u32,
-    /// The objects of the operations.
     pub objects: Objects,
 }
 
-/// Returns the name with this number.
 pub fn name(round: u32, number: u8) -> String {
     format!("history {round}/{number}")
 }

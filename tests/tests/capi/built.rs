@@ -6,7 +6,6 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tensorlend_tests::skip;
 
-/// The language of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Language {
     C,
@@ -139,7 +138,6 @@ impl Kit {
         command.output().is_ok_and(|done| done.status.success())
     }
 
-    /// Returns a command that runs a program.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command.env("LD_LIBRARY_PATH", self.libraries());

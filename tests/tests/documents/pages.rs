@@ -11,7 +11,6 @@ pub struct Page {
     pub text: String,
 }
 
-/// A fenced block.
 pub struct Block {
     pub page: String,
     /// The line of the block's opening fence, from 1.

@@ -104,7 +104,6 @@ impl From<&Report> for Run {
     }
 }
 
-/// Reads the runs of all files.
 pub fn read(paths: &[impl AsRef<Path>]) -> Result<Vec<Run>, Failure> {
     let mut runs = Vec::new();
     for path in paths {
@@ -124,7 +123,6 @@ pub fn read(paths: &[impl AsRef<Path>]) -> Result<Vec<Run>, Failure> {
     Ok(runs)
 }
 
-/// Reads the runs of one text.
 pub fn parse(text: &[u8]) -> Result<Vec<Run>, String> {
     let mut runs = Vec::new();
     for value in serde_json::Deserializer::from_slice(text).into_iter() {

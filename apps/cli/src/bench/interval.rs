@@ -4,7 +4,6 @@
 //! of the runs except that both groups have the same shape on a logarithmic scale. It is exact for few runs, and one
 //! disturbed run moves it little. The bounds are two of the sorted quotients of each run now and each run of the base.
 
-/// The confidence of the interval in percent.
 pub const CONFIDENCE_PERCENT: u8 = 99;
 /// One order in this many lies beyond each bound, if the groups do not differ.
 const BEYOND: i128 = 2 * 100 / (100 - CONFIDENCE_PERCENT as i128);

@@ -33,7 +33,6 @@ pub fn entry(
 }
 
 impl Entry {
-    /// Sets the payload's size in bytes.
     pub fn sized(mut self, bytes: usize) -> Self {
         self.label.size_bytes = Some(bytes as u64);
         self

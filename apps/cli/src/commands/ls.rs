@@ -202,7 +202,6 @@ impl LsArgs {
     }
 }
 
-/// Returns true if a value's timestamp is older than `older`.
 fn is_older(timestamp_ns: u64, older: Duration, now_ns: u64) -> bool {
     timestamp_ns != 0 && u128::from(now_ns.saturating_sub(timestamp_ns)) > older.as_nanos()
 }

@@ -100,7 +100,6 @@ impl Command {
     }
 }
 
-/// Runs the command.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let at: &Connection = &args.connection;
     match &args.command {

@@ -66,7 +66,6 @@ impl Stat {
 /// The times of one method and size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
-    /// Bytes of the tensor.
     pub bytes: u64,
     /// The method by which the tensor was passed.
     pub method: Method,
@@ -81,7 +80,6 @@ pub struct Row {
 /// A row that was not measured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftOut {
-    /// Bytes of the tensor.
     pub bytes: u64,
     /// The method by which the tensor would be passed.
     pub method: Method,

@@ -20,7 +20,6 @@ pub enum State {
     Failure,
 }
 
-/// One check with its result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
     /// The subject, as a stable name that is the same in each run.

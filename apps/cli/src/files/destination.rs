@@ -21,7 +21,6 @@ pub enum Destination {
     Stream(File),
 }
 
-/// The mode of a new file.
 pub struct Mode {
     /// The mode with which the file is created. The umask applies to it.
     create: u32,
@@ -42,7 +41,6 @@ impl Mode {
 /// The mode of a file that replaces nothing, or replaces a link.
 const NEW: Mode = Mode { create: 0o666, exact: None };
 
-/// Returns the directory of a path.
 pub fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if folder != Path::new("") => folder,

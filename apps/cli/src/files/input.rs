@@ -70,7 +70,6 @@ impl Input {
 /// Maximum bytes of one read. A progress bar shows new bytes after each read.
 const PIECE: usize = 8 << 20;
 
-/// A position in an [`Input`].
 #[derive(Clone, Debug)]
 pub(super) struct InputReader {
     input: Input,

@@ -29,7 +29,6 @@ pub struct Manifest {
     pub names: Vec<Named>,
 }
 
-/// A name and its value.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Named {
     pub name: String,

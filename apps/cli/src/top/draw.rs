@@ -219,7 +219,6 @@ fn draw_table(app: &mut App, area: Rect, buffer: &mut Buffer) {
 /// Returns the columns that fit side by side into the width, each with its width. A column of
 /// numbers is at least as wide as its numbers. A column of numbers that does not fit is omitted.
 fn fitting_columns(columns: &[Column], rows: &[Row], width: usize) -> Vec<(usize, Constraint)> {
-    /// Minimum width of a column of text.
     const TEXT_MIN: usize = 8;
     let mut shown = Vec::new();
     let mut left = width + 1;

@@ -29,7 +29,6 @@ pub enum Tab {
 impl Tab {
     pub const ALL: [Self; 6] = [Self::Use, Self::Names, Self::Leases, Self::Streams, Self::Clients, Self::Segments];
 
-    /// Returns the tab's index among all tabs.
     pub fn index(self) -> usize {
         self as usize
     }
@@ -194,7 +193,6 @@ impl Cell {
         Self::new(age.as_secs_f64(), age_text(age))
     }
 
-    /// Returns a cell with the process of a client.
     pub fn pid(client: Option<&ClientSeen>) -> Self {
         let pid = client.map_or(0, |client| client.pid);
         Self::new(Some(pid).filter(|&pid| pid != 0), pid_text(pid))

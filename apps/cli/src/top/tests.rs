@@ -148,7 +148,6 @@ fn press(app: &mut App, keys: &str) -> Then {
     then
 }
 
-/// Returns the number of the line that contains these words.
 fn line_of(frame: &str, words: &str) -> usize {
     frame.lines().position(|line| line.contains(words)).unwrap_or_else(|| panic!("no {words:?} in\n{frame}"))
 }

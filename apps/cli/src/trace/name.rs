@@ -68,10 +68,8 @@ fn newer(client: &Client, name: &str, seen: Version) -> Result<Info, Error> {
     }
 }
 
-/// A slot of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct SlotId {
-    /// The owner's number.
     owner: ClientNo,
     slot: u32,
 }
@@ -97,7 +95,6 @@ struct Leases {
     bytes: u64,
 }
 
-/// A sample of a name.
 #[derive(Default)]
 struct Sample {
     value: Option<ValueId>,

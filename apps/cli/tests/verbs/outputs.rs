@@ -134,7 +134,6 @@ fn is_writing(pid: Pid, folder: &Path) -> bool {
     })
 }
 
-/// Returns true if a process is stopped.
 fn is_stopped(pid: Pid) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
     stat.rsplit(") ").next().is_some_and(|state| state.starts_with(['T', 't']))

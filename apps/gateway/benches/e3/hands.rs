@@ -17,7 +17,6 @@ const LIST: &str = "datasets";
 /// The node whose values the contenders fetch.
 const THERE: &str = "n1";
 
-/// The contenders of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Contender {
     /// A copy over plain TCP.

@@ -24,7 +24,6 @@ pub struct Invalidation {
     pub to: NodeName,
     /// Index of the namespace.
     pub space: usize,
-    /// The names that changed.
     pub changed: Changed,
 }
 
@@ -56,7 +55,6 @@ pub struct Subscriptions {
     epoch: Epoch,
     /// Maximum number of names to which one node is subscribed in one namespace.
     max: usize,
-    /// Maximum number of subscribers.
     subscribers_max: usize,
     subscribers: BTreeMap<NodeName, Subscriber>,
     /// Number of subscribers of each name, by namespace and name.

@@ -19,7 +19,6 @@ use tensorlend::Version;
 const RETAINED: Limits = Limits { count: 256, bytes: 8 << 30, idle: Duration::from_secs(30) };
 /// Maximum number of names to which one node is subscribed.
 const SUBSCRIPTIONS_MAX: usize = 65_536;
-/// Maximum number of subscribed nodes.
 const SUBSCRIBERS_MAX: usize = 4096;
 /// Maximum number of names whose stamps this gateway remembers.
 const STAMPS_MAX: usize = 262_144;
@@ -37,11 +36,9 @@ pub struct Asked<'q> {
 
 /// A range of a value's bytes that another node requests.
 pub struct Part {
-    /// Stamp of the value.
     pub stamp: Stamp,
     /// Offset of the first byte.
     pub offset: u64,
-    /// Number of bytes.
     pub bytes: u32,
     /// Codecs that the asker accepts.
     pub codecs: Codecs,
@@ -62,7 +59,6 @@ impl Part {
         Frame { head: encode(&NameAnswer::Bytes(chunk)), body }
     }
 
-    /// Returns true if the range is within the value.
     pub fn is_within(&self, value: &Outgoing) -> bool {
         self.offset.saturating_add(u64::from(self.bytes)) <= value.len()
     }

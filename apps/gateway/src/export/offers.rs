@@ -34,7 +34,6 @@ struct Offer {
     call: Call,
 }
 
-/// An event of an offer.
 pub struct Event(Step);
 
 enum Step {

@@ -25,7 +25,6 @@ enum State {
 
 /// An offer, as another node sends it.
 pub struct Offered {
-    /// Descriptor of the value.
     pub descriptor: Descriptor,
     /// The value's stamp at the other node.
     pub stamp: Stamp,

@@ -4,7 +4,6 @@ use crate::wire::{NodeName, Stamp};
 use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
-/// Limits of the retained values.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Maximum number of values.
@@ -20,9 +19,7 @@ pub struct Limits {
 pub struct Stamped<'n> {
     /// The namespace's index in the configuration.
     pub space: usize,
-    /// The name whose value it is.
     pub name: &'n str,
-    /// The stamp of the name's value.
     pub stamp: Stamp,
 }
 
@@ -57,7 +54,6 @@ impl<T> Retained<T> {
         Self { limits, entries: VecDeque::new() }
     }
 
-    /// Retains a value for a reader.
     pub fn insert(&mut self, at: Stamped<'_>, reader: &NodeName, now: Instant, bytes: u64, value: T) {
         if self.get(at, reader, now).is_some() {
             return;
@@ -97,17 +93,14 @@ impl<T> Retained<T> {
         self.entries.retain(|e| now.saturating_duration_since(e.used) < idle);
     }
 
-    /// Returns the number of values.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Returns true if no value is retained.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Returns the bytes of all values.
     pub fn bytes(&self) -> u64 {
         self.entries.iter().map(|e| e.bytes).sum()
     }

@@ -62,7 +62,6 @@ pub enum Verdict {
 pub enum Effect {
     /// Request the value of a name from its node.
     Ask {
-        /// The name whose value is requested.
         name: RemoteName,
         /// Stamp of the present copy.
         have: Option<Stamp>,

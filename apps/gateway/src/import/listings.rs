@@ -11,7 +11,6 @@ use std::collections::HashMap;
 use tensorlend::remote::{RemoteAnswer, RemoteInfo, RemoteNames, split};
 use tensorlend::{Call, Client, DType, Glob};
 
-/// Maximum number of names in one listing.
 const NAMES_MAX: usize = 200_000;
 /// Maximum number of listings at the same time.
 const RUNNING_MAX: usize = 64;

@@ -151,7 +151,6 @@ impl Imports {
         }
     }
 
-    /// Applies the effects of the cache.
     fn apply(&mut self, context: &Context, effects: Vec<Effect>) {
         for effect in effects {
             match effect {

@@ -35,7 +35,6 @@ pub enum Event {
     Asked {
         /// Index of the namespace.
         space: usize,
-        /// The request.
         request: RemoteRequest,
         /// The call, with which the gateway responds.
         call: Call,
@@ -53,7 +52,6 @@ pub enum Event {
 
 /// A namespace, with its connections.
 pub struct Space {
-    /// The namespace's settings.
     pub settings: SpaceSettings,
     /// The client that publishes copies and documents.
     pub client: Client,

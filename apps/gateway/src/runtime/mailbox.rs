@@ -48,7 +48,6 @@ pub trait State: Send + Sized + 'static {
     /// The type of the posted events.
     type Event: Send + 'static;
 
-    /// Applies one event.
     fn on_event(&mut self, event: Self::Event, now: Instant);
 
     /// Performs the work that is due: see [`State::due`].

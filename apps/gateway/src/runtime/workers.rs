@@ -8,7 +8,6 @@ use tensorlend_os::thread;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Maximum number of queued jobs.
 const QUEUED_MAX: usize = 4096;
 
 /// A pool of threads, which start jobs in the order of arrival. The threads end when the last

@@ -26,12 +26,10 @@ const AGAIN: Duration = Duration::from_millis(50);
 /// Maximum delay before a retry.
 const AGAIN_MAX: Duration = Duration::from_secs(2);
 
-/// A range to request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
     /// Offset of the range's first byte in the value.
     pub offset: u64,
-    /// Number of bytes.
     pub bytes: u32,
 }
 

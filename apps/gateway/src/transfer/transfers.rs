@@ -33,7 +33,6 @@ pub struct Source {
     pub kind: Kind,
     /// The name or list.
     pub name: RemoteName,
-    /// Stamp of the value.
     pub stamp: Stamp,
 }
 
@@ -44,11 +43,9 @@ pub struct Request<P> {
     pub client: Client,
     /// The value to fetch.
     pub source: Source,
-    /// The value's descriptor.
     pub descriptor: Arc<Descriptor>,
     /// The value's first bytes, if they have arrived already.
     pub first: Option<Piece>,
-    /// The purpose of the transfer.
     pub purpose: P,
 }
 
@@ -60,7 +57,6 @@ impl<P> Request<P> {
     }
 }
 
-/// The outcome of a transfer.
 pub enum Outcome {
     /// All bytes have arrived, and the draft can be published.
     Complete(ValueDraft),
@@ -74,13 +70,10 @@ pub enum Outcome {
 
 /// A transfer that has ended.
 pub struct Finished<P> {
-    /// The purpose from the request.
     pub purpose: P,
-    /// The outcome of the transfer.
     pub outcome: Outcome,
 }
 
-/// An event of a transfer.
 pub enum Event {
     /// A worker has created the drafts of a transfer, or has failed to create them.
     Created(u64, Result<(), CreateError>),
@@ -121,7 +114,6 @@ struct Running<P> {
     purpose: P,
 }
 
-/// All transfers of a gateway.
 pub struct Transfers<P> {
     events: EventSender<Event>,
     rules: Rules,
@@ -146,7 +138,6 @@ impl<P> Transfers<P> {
         Self { events, rules, running, last_number: 0, polled: Instant::now(), is_starved: false }
     }
 
-    /// Returns the number of transfers.
     pub fn count(&self) -> usize {
         self.running.len()
     }

@@ -40,7 +40,6 @@ pub enum Trouble {
     /// The response timed out.
     #[error("no response came in time: check the network, or raise answer_timeout_ms")]
     Timeout,
-    /// An error of the engine.
     #[error("{0}")]
     Engine(String),
 }

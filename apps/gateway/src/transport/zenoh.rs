@@ -22,7 +22,6 @@ pub struct Zenoh {
     session: zenoh::Session,
 }
 
-/// The options of a zenoh session.
 #[derive(Clone, Debug)]
 pub struct ZenohOptions {
     config: zenoh::Config,

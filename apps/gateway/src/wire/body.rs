@@ -23,12 +23,10 @@ impl Default for Inner {
 }
 
 impl Body {
-    /// Makes a body of one piece.
     pub fn of(piece: Bytes) -> Self {
         Self { inner: Inner::Pieces(vec![piece]) }
     }
 
-    /// Makes a body of several pieces.
     pub fn pieces(pieces: Vec<Bytes>) -> Self {
         Self { inner: Inner::Pieces(pieces) }
     }

@@ -25,13 +25,11 @@ pub struct Descriptor {
 /// The descriptor's content: a tensor or a dataset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Shape {
-    /// One tensor.
     Tensor(TensorShape),
     /// Several named tensors with common metadata.
     Dataset {
         /// The members: names and tensors, in the dataset's order.
         members: Vec<(String, TensorShape)>,
-        /// The dataset's own metadata.
         metadata: Vec<u8>,
         /// Timestamp of the dataset, in nanoseconds; 0 if none.
         timestamp_ns: u64,
@@ -45,7 +43,6 @@ pub struct TensorShape {
     pub dtype: (u8, u8, u16),
     /// Size of each dimension, in elements.
     pub shape: Vec<u64>,
-    /// Metadata from the user.
     pub metadata: Vec<u8>,
     /// Timestamp from the user, in nanoseconds; 0 if none.
     pub timestamp_ns: u64,
@@ -63,9 +60,7 @@ pub enum BadDescriptor {
     Limit {
         /// The quantity that exceeds its limit.
         what: &'static str,
-        /// The quantity's value.
         found: u64,
-        /// The maximum of the quantity.
         max: u64,
     },
     /// A member's name is invalid, or occurs twice.

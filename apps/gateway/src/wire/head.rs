@@ -19,7 +19,6 @@ pub const INLINE_BYTES: u32 = 64 << 10;
 pub const HEARTBEAT: Duration = Duration::from_secs(2);
 /// Maximum bytes of the text in a refusal.
 pub const WORDS_BYTES_MAX: usize = 1000;
-/// Maximum number of names in one message.
 pub const NAMES_MAX: usize = 1 << 16;
 
 /// The first four bytes of every head. The next byte is the kind of the message.
@@ -27,7 +26,6 @@ const MAGIC: [u8; 4] = [b'T', b'L', b'G', VERSION];
 
 /// A message that one gateway sends to another.
 pub trait Head: Serialize + DeserializeOwned {
-    /// The number of this kind of message.
     const KIND: u8;
 
     /// Checks the sizes, names and limits of the message.
@@ -46,12 +44,7 @@ pub enum BadFrame {
     Magic,
     /// The message is of another kind than expected.
     #[error("a message of kind {found}, where one of kind {wanted} belongs")]
-    Kind {
-        /// The kind received.
-        found: u8,
-        /// The kind expected.
-        wanted: u8,
-    },
+    Kind { found: u8, wanted: u8 },
     /// The message is truncated, has surplus bytes, or cannot be decoded.
     #[error("a message that cannot be read")]
     Unreadable,
@@ -66,9 +59,7 @@ pub enum BadFrame {
     Limit {
         /// The quantity that exceeds its limit.
         what: &'static str,
-        /// The quantity's value.
         found: u64,
-        /// The maximum of the quantity.
         max: u64,
     },
     /// A descriptor in the message is invalid.
@@ -82,7 +73,6 @@ pub enum BadFrame {
     Body(#[from] super::BadChunk),
 }
 
-/// Encodes a message as a head.
 pub fn encode<H: Head>(head: &H) -> Bytes {
     debug_assert_eq!(head.check(), Ok(()), "what is sent would be refused");
     let mut bytes = Vec::with_capacity(128);

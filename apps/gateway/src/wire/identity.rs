@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Maximum bytes of a node's name.
 pub const NODE_BYTES_MAX: usize = 63;
 
 /// The name of a node, which has 1 to 63 of the characters `a`-`z`, `A`-`Z`, `0`-`9`, `.`, `-` and
@@ -28,7 +27,6 @@ impl NodeName {
         if is_one { Ok(Self(name.to_owned())) } else { Err(BadNode(name.chars().take(NODE_BYTES_MAX).collect())) }
     }
 
-    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

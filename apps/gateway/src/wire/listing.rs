@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 
 /// Maximum names on one page.
 pub const PAGE_MAX: u32 = 4096;
-/// Maximum bytes of a glob.
 const GLOB_BYTES_MAX: u64 = 1024;
 
 /// A request for the names in a namespace.
@@ -43,14 +42,11 @@ pub enum ListedKind {
     Tensor,
     /// A name that holds a dataset.
     Dataset,
-    /// A list.
     List,
-    /// A stream.
     Stream,
 }
 
 impl ListedKind {
-    /// Returns the kind as one word.
     pub fn word(self) -> &'static str {
         match self {
             Self::Tensor => "tensor",
@@ -67,7 +63,6 @@ impl ListedKind {
 /// `dtype` and `shape` are empty. If the size of a spilled dataset is only in its file, `size` is 0.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listed {
-    /// Kind of the object.
     pub kind: ListedKind,
     /// Name of the object, without its node.
     pub name: String,

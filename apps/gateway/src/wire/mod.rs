@@ -47,13 +47,10 @@ pub const VERSION: u8 = 1;
 /// The gateway that sends the request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Asker {
-    /// The gateway's node.
     pub node: NodeName,
-    /// The gateway's epoch.
     pub epoch: Epoch,
 }
 
-/// A request about one name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AboutName {
     /// The gateway that sends the request.
@@ -74,11 +71,9 @@ pub enum NameQuestion {
     },
     /// Requests bytes of the value with this stamp.
     Read {
-        /// Stamp of the value.
         stamp: Stamp,
         /// Offset of the first byte, in the concatenation of all members' row-major bytes.
         offset: u64,
-        /// Number of bytes.
         bytes: u32,
         /// The codecs that the response may use.
         codecs: Codecs,
@@ -86,15 +81,11 @@ pub enum NameQuestion {
         checksum: bool,
     },
     /// Reports that the requester has finished reading the value with this stamp.
-    Done {
-        /// Stamp of the value.
-        stamp: Stamp,
-    },
+    Done { stamp: Stamp },
     /// Offers a value. The body contains none, some or all of the value's bytes, from the first
     /// byte on. The receiver reads the rest from the requester by [`Read`](Self::Read) requests
     /// with this name and stamp.
     Put {
-        /// Descriptor of the value.
         descriptor: Descriptor,
         /// The stamp under which the requester holds the value.
         stamp: Stamp,
@@ -112,9 +103,7 @@ pub enum NameAnswer {
     /// The value of the name. The body contains none, some or all of the value's bytes, from the
     /// first byte on.
     Value {
-        /// Descriptor of the value.
         descriptor: Descriptor,
-        /// Stamp of the value.
         stamp: Stamp,
         /// The range of the value that the body contains.
         chunk: Chunk,
@@ -141,7 +130,6 @@ pub struct Chunk {
     pub offset: u64,
     /// Number of bytes in the value, before compression.
     pub bytes: u32,
-    /// The codec of the body.
     pub codec: Codec,
     /// XXH3 (64 bits, seed 0) of the bytes before compression, if the requester wants a checksum.
     pub checksum: Option<u64>,

@@ -10,7 +10,6 @@ pub const LINK_MESSAGES_MAX: u32 = 1 << 16;
 /// Time without a request from the receiver after which the sender closes a link.
 pub const LINK_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A request about one stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AboutStream {
     /// The gateway that sends the request.
@@ -25,7 +24,6 @@ pub struct AboutStream {
 pub enum StreamQuestion {
     /// Subscribes to the stream's messages from now on.
     Open {
-        /// The number of the link.
         link: u64,
         /// Maximum number of messages in flight. A message is in flight if it was sent and its room
         /// was not granted again.
@@ -45,7 +43,6 @@ pub enum StreamQuestion {
     /// free. The request also keeps the link alive, which ends after [`LINK_TIMEOUT`] without a
     /// request.
     Grant {
-        /// The number of the link.
         link: u64,
         /// Number on the link of the first message that still occupies room.
         through: u64,
@@ -55,10 +52,7 @@ pub enum StreamQuestion {
         window_bytes: u64,
     },
     /// Ends the link.
-    Close {
-        /// The number of the link.
-        link: u64,
-    },
+    Close { link: u64 },
 }
 
 /// A response about one stream.
@@ -80,7 +74,6 @@ pub enum StreamAnswer {
     Nothing,
     /// The sender has no such link, or has closed it. The receiver must open the link again.
     NoLink,
-    /// The link is closed.
     Closed,
     /// A refusal, with its reason as text.
     Refused(String),
@@ -98,11 +91,9 @@ pub struct Message {
 /// The kinds of pieces.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Part {
-    /// The first piece.
     First {
         /// The position of the message in the stream. A gap in the numbers of one stream means that messages were lost.
         at: StreamPosition,
-        /// Descriptor of the message's value.
         descriptor: Descriptor,
         /// The chunk with the value's first bytes.
         chunk: Chunk,

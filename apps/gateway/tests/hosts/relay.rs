@@ -27,7 +27,6 @@ pub struct Way {
     pub loss: f64,
     /// Delay of a frame besides its transmission time.
     pub delay: Duration,
-    /// Bytes per second.
     pub bytes_per_s: u32,
 }
 

@@ -83,13 +83,11 @@ impl Rig {
         format!("{}-{host}", self.name)
     }
 
-    /// Returns a host's address.
     pub fn address(&self, host: u8) -> Ipv4Addr {
         assert!(host < self.hosts, "there is no such host");
         Ipv4Addr::new(10, 77, 0, host + 1)
     }
 
-    /// Returns a command that runs a program on a host.
     pub fn command(&self, host: u8, program: &Path) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", self.space(host).as_str()]).arg(program);
@@ -212,7 +210,6 @@ impl Node {
         self.gateway = Some(command.spawn().expect("the gateway starts"));
     }
 
-    /// Kills the host's gateway.
     pub fn kill_gateway(&mut self) {
         if let Some(mut gateway) = self.gateway.take() {
             let _ = gateway.kill();
@@ -220,7 +217,6 @@ impl Node {
         }
     }
 
-    /// Returns a client on this host.
     pub fn client(&self) -> Client {
         self.daemon.client()
     }

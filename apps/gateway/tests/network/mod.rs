@@ -111,7 +111,6 @@ impl Inbox {
         }
     }
 
-    /// Waits until this inbox has room.
     fn wait_room(&self) {
         let mut arriving = lock(&self.arriving);
         while arriving.bytes >= FULL_BYTES && !arriving.closed {

@@ -27,10 +27,8 @@ const TICK_US: u64 = 100_000;
 /// Timeout of a request.
 const ANSWER_US: u64 = 1_000_000;
 
-/// The nodes' load.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// Number of nodes.
     pub nodes: usize,
     /// Number of names of each node.
     pub names: usize,
@@ -53,7 +51,6 @@ pub struct Traffic {
     pub asked: u64,
     /// Reads without a result, since a message was lost or a node was disconnected.
     pub failed: u64,
-    /// New values.
     pub updates: u64,
     /// Requests, and their answers.
     pub questions: u64,

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use tensorlend::DType;
 
-/// Maximum number of dimensions of a tensor.
 const NDIM_MAX: usize = 16;
 
 /// The size of one dimension of an input or output.

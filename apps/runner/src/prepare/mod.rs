@@ -10,7 +10,6 @@ use tensorlend_model::Step;
 const SIDE_MAX: u32 = 1 << 15;
 /// Maximum bytes of a step's result.
 const BYTES_MAX: u64 = 1 << 30;
-/// Maximum number of steps of one input.
 const STEPS_MAX: usize = 16;
 
 /// The input or the result of a preparation step.

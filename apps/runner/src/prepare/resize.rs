@@ -7,7 +7,6 @@ use fast_image_resize::images::{Image as Target, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 use tensorlend::DType;
 
-/// Resizes each image of a batch.
 pub fn resize(feed: Feed<'_>, width: u32, height: u32, antialias: bool) -> Result<Image, String> {
     let from = size(feed)?;
     if ![width, height].iter().all(|side| (1..=SIDE_MAX).contains(side)) {

@@ -53,7 +53,6 @@ impl Runner {
         Self::start_with(broker, options, &[])
     }
 
-    /// Starts it with these environment variables.
     pub fn start_with(broker: &Embedded, options: &[&str], environment: &[(&str, &str)]) -> Self {
         Self::start_in(broker.socket(), options, environment, None)
     }
@@ -79,12 +78,10 @@ impl Runner {
         Self { child, log }
     }
 
-    /// Its log.
     pub fn log(&self) -> String {
         self.log.lock().unwrap().clone()
     }
 
-    /// The supervisor's process.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

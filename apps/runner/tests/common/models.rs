@@ -81,7 +81,6 @@ pub fn affine(factor: f32) -> Vec<u8> {
     })
 }
 
-/// An attribute that is a number.
 fn number(name: &str, value: f32) -> AttributeProto {
     AttributeProto {
         name: Some(name.into()),
@@ -91,7 +90,6 @@ fn number(name: &str, value: f32) -> AttributeProto {
     }
 }
 
-/// An attribute that is an integer.
 fn integer(name: &str, value: i64) -> AttributeProto {
     AttributeProto {
         name: Some(name.into()),

@@ -37,7 +37,6 @@ pub enum Game {
 }
 
 impl Game {
-    /// All games.
     pub const ALL: [Self; 12] = [
         Self::StreamPoll,
         Self::StreamLoan,
@@ -53,7 +52,6 @@ impl Game {
         Self::IceoryxWrittenRead,
     ];
 
-    /// Returns the name of the game, in one word.
     pub fn name(self) -> &'static str {
         match self {
             Self::StreamPoll => "stream-poll",

@@ -29,7 +29,6 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All kinds.
     pub const ALL: [Self; 8] = [
         Self::Serialize,
         Self::PostcardChannel,

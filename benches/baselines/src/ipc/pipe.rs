@@ -13,7 +13,6 @@ use ipc_channel::ipc::{IpcBytesReceiver, IpcBytesSender, IpcOneShotServer, IpcSe
 
 use crate::BaselineError;
 
-/// The kinds of carriers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Carrier {
     IpcChannel,

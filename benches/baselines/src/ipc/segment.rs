@@ -33,7 +33,6 @@ const WORD_STRIDE_BYTES: usize = 128;
 /// Length of the header in bytes: one page, so that the payload begins on a page.
 const HEADER_BYTES: usize = 4096;
 
-/// The words of the header.
 #[derive(Clone, Copy)]
 pub enum Word {
     /// The number of the exchange, and its operation. Written by the producer.
@@ -94,7 +93,6 @@ impl Segment {
         Ok(())
     }
 
-    /// Returns a word of the header.
     pub fn word(&self, word: Word) -> &AtomicU64 {
         let offset = word as usize * WORD_STRIDE_BYTES;
         #[allow(clippy::cast_ptr_alignment, reason = "the mapping begins on a page, the stride is a multiple of 8")]

@@ -39,12 +39,10 @@ impl Charge {
         self.books = Weak::new();
     }
 
-    /// Returns the number of bytes charged.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Returns the namespace that the charge belongs to.
     pub fn namespace(&self) -> NamespaceId {
         self.namespace
     }
@@ -61,13 +59,9 @@ impl Drop for Charge {
 /// The sum that a uid or a namespace holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holding {
-    /// Bytes of segments.
     pub segment_bytes: u64,
-    /// Bytes of sheets.
     pub sheet_bytes: u64,
-    /// Bytes of device memory.
     pub device_bytes: u64,
-    /// Segments.
     pub segments: u32,
     /// Descriptors that the daemon has open for the uid or the namespace.
     pub descriptors: u64,
@@ -79,7 +73,6 @@ impl Holding {
         self.segment_bytes + self.sheet_bytes
     }
 
-    /// Adds another holding.
     pub(super) fn add_all(&mut self, other: &Self) {
         self.segment_bytes += other.segment_bytes;
         self.sheet_bytes += other.sheet_bytes;

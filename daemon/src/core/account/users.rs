@@ -77,12 +77,10 @@ impl Users {
         self.accounts.keys().copied()
     }
 
-    /// Returns the holding of a uid.
     pub fn held_by(&self, uid: u32) -> Holding {
         self.accounts.get(&uid).map(|account| account.held).unwrap_or_default()
     }
 
-    /// Returns the number of sessions of a uid.
     pub fn sessions_of(&self, uid: u32) -> u32 {
         self.accounts.get(&uid).map_or(0, |account| account.sessions)
     }
@@ -157,7 +155,6 @@ impl Users {
         (all, self.sessions())
     }
 
-    /// Returns the number of all sessions.
     pub(super) fn sessions(&self) -> u64 {
         self.accounts.values().map(|account| u64::from(account.sessions)).sum()
     }

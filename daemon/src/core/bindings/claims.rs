@@ -50,7 +50,6 @@ impl Claims {
         self.asserted_until_ns = None;
     }
 
-    /// Returns true if a client has claimed the item.
     pub fn is_claimed(&self, item: QueueItem) -> bool {
         self.granted.contains_key(&item)
     }
@@ -61,22 +60,18 @@ impl Claims {
         self.granted.get(&item) == Some(&Granted { client, grant })
     }
 
-    /// Returns the number of claims of a client.
     pub fn count(&self, client: ClientNo) -> usize {
         self.by_client.get(&client).map_or(0, BTreeSet::len)
     }
 
-    /// Returns the items that a client has claimed.
     pub fn of_client(&self, client: ClientNo) -> impl Iterator<Item = QueueItem> + '_ {
         self.by_client.get(&client).into_iter().flatten().copied()
     }
 
-    /// Returns the number of claims on items of a list.
     pub fn count_of_list(&self, list: u64) -> u64 {
         self.by_list.get(&list).copied().unwrap_or_default()
     }
 
-    /// Grants an item to a client.
     pub fn grant(&mut self, item: QueueItem, client: ClientNo) -> QueueClaim {
         self.grants += 1;
         let claim = QueueClaim { item, grant: self.grants };

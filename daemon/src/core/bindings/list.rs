@@ -62,7 +62,6 @@ fn gaps(mut numbers: Vec<u64>, end: u64) -> VecDeque<Range<u64>> {
 /// number is false.
 const COUNTED_MAX: u64 = u64::MAX / 4;
 
-/// A namespace's lists.
 #[derive(Debug)]
 pub struct Lists {
     by_name: BTreeMap<String, List>,
@@ -123,12 +122,10 @@ impl Lists {
         self.by_name.get(name).map(|list| (list.id, list.ephemeral + list.items))
     }
 
-    /// Returns true if a list with this id exists.
     pub fn has_id(&self, id: u64) -> bool {
         self.names.contains_key(&id)
     }
 
-    /// Returns the name of the list with this id.
     pub fn name_of(&self, id: u64) -> Option<&String> {
         self.names.get(&id)
     }
@@ -271,7 +268,6 @@ struct RestoredItems {
 }
 
 impl RestoredItems {
-    /// Restores a list from its items.
     fn restore(self, list: &mut List) {
         (list.next, list.uid) = self.first.unwrap_or((list.end, None));
         list.gaps = gaps(self.numbers, list.end);

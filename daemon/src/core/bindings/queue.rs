@@ -131,7 +131,6 @@ impl Bindings {
         self.changed.contains(list)
     }
 
-    /// Takes the names of the queues that have changed.
     pub fn take_changed_queues(&mut self) -> BTreeSet<String> {
         std::mem::take(&mut self.changed)
     }

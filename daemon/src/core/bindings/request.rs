@@ -16,7 +16,6 @@ use tensorlend_layout::word::{Cell, LifeWord};
 const TIDY_MAX: usize = 256;
 
 impl Bindings {
-    /// Handles a request to bind a name.
     pub fn bind(&mut self, parts: &mut Parts<'_>, name: &str, binding: Binding, since_ns: u64) -> RequestResult {
         let Binding { owner: number, cell, life } = binding;
         name::check(name)?;

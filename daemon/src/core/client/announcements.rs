@@ -29,7 +29,6 @@ impl Absorbing {
 /// A first-publication claim, in shared memory. The client is publishing the name for the first time.
 #[derive(Clone, Copy, Debug)]
 struct Claim {
-    /// The hash of the name.
     hash: u64,
     /// The time when the daemon first saw the claim.
     first_ns: u64,
@@ -37,7 +36,6 @@ struct Claim {
     last_ns: u64,
 }
 
-/// The announcements of a client.
 #[derive(Debug, Default)]
 pub struct Announcements {
     /// Whether the client may announce names.

@@ -68,11 +68,8 @@ impl Making {
 pub struct Segment {
     /// The memory of the tensor bytes, or the file that holds them.
     pub mem: MemId,
-    /// The number of bytes.
     pub bytes: u64,
-    /// The charge for the bytes.
     pub charge: Charge,
-    /// log2 of the number of the segment's slots.
     pub slots_log2: u8,
     /// The records of the segment's slots. The flag `acked` also holds for the segment.
     pub slots: Part,
@@ -105,12 +102,10 @@ impl Segment {
 pub struct ClientSegments(BTreeMap<SlotNo, Segment>);
 
 impl ClientSegments {
-    /// Adds a segment.
     pub fn insert(&mut self, base: SlotNo, segment: Segment) {
         self.0.insert(base, segment);
     }
 
-    /// Removes a segment.
     pub fn remove(&mut self, base: SlotNo) -> Option<Segment> {
         self.0.remove(&base)
     }

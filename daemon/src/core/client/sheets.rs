@@ -7,7 +7,6 @@ use tensorlend_layout::catalogue::{Catalogue, CellRecord, CellsPart, cell_place,
 use tensorlend_layout::number::CellNo;
 use tensorlend_layout::raw::View;
 
-/// The sheets of a client.
 #[derive(Debug)]
 pub struct Sheets {
     /// The first part of the catalogue. `acked` is true if the client has mapped its first sheets.
@@ -45,7 +44,6 @@ impl Sheets {
         self.leases.take()
     }
 
-    /// Returns the sheet of a part of the cells.
     pub fn part(&self, part: u8) -> Option<&Part> {
         match part {
             0 => Some(&self.catalogue),
@@ -58,7 +56,6 @@ impl Sheets {
         self.cells.len()
     }
 
-    /// Adds a part of the cells.
     pub fn add_cells(&mut self, part: Part) {
         self.cells.push(part);
     }

@@ -109,7 +109,6 @@ pub struct Survey {
 }
 
 impl Survey {
-    /// Returns a new survey.
     pub fn new() -> Self {
         Self {
             stage: Stage::Names(EntryNo::default()),

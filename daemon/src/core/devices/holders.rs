@@ -31,19 +31,14 @@ const TOLD_MAX: usize = 1 << 16;
 /// An orphaned segment, which clients may still have mapped.
 #[derive(Debug)]
 pub struct GivenUp {
-    /// The segment's memory.
     pub mem: MemId,
-    /// The segment's device.
     pub device: DeviceNumber,
-    /// The segment's length in bytes.
     pub bytes: u64,
     /// The user to whose client the daemon had lent the segment.
     pub uid: u32,
-    /// The segment's charge.
     pub charge: Charge,
 }
 
-/// The holders of all lendings.
 #[derive(Debug, Default)]
 pub struct Holders {
     /// The holders of the segments that are lent, and of the segments that this daemon orphaned.

@@ -47,7 +47,6 @@ impl Numbers {
         self.joining.remove(&number);
     }
 
-    /// Frees a number.
     pub fn free(&mut self, number: ClientNo) {
         self.joining.remove(&number);
         self.free.push_back(number);

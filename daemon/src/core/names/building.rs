@@ -18,7 +18,6 @@ const STEP: u64 = 1 << 14;
 pub struct Building {
     /// The current table.
     old: TableWord,
-    /// The new table.
     table: Table,
     /// Number of places of the new table that are wiped. Until the daemon wipes a place, the place
     /// may contain an entry of an older table.

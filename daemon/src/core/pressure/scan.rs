@@ -53,7 +53,6 @@ struct Owner<'c> {
     client: &'c Client,
 }
 
-/// A scan in progress.
 #[derive(Debug)]
 pub struct Scan {
     stage: Stage,

@@ -44,13 +44,11 @@ pub struct Lost {
     pub in_memory: u64,
     /// Names, including items of lists, whose values were on devices.
     pub on_devices: u64,
-    /// Streams.
     pub streams: u64,
     /// Bytes of segments.
     pub bytes: u64,
 }
 
-/// A client's sheets.
 #[derive(Default)]
 struct PreservedSheets {
     catalogue: Option<(Preserved, bool)>,
@@ -66,7 +64,6 @@ pub struct PreservedDirectory {
     pub bytes: u64,
     /// The owner of a private namespace.
     pub private: Option<u32>,
-    /// The namespace's name.
     pub name: String,
 }
 
@@ -95,7 +92,6 @@ pub struct Descriptors {
 }
 
 impl Descriptors {
-    /// Adds a descriptor.
     pub fn add(&mut self, preserved: Preserved) {
         match preserved.label {
             Label::Directory { uid, ref name, .. } => {

@@ -34,7 +34,6 @@ impl Core {
         self.env.chores.spent()
     }
 
-    /// Returns the number of unfinished chores.
     pub fn chores_left(&self) -> usize {
         self.env.chores.left()
     }

@@ -19,7 +19,6 @@ const OVER_NS_MAX: u64 = 10_000_000_000;
 const OVER_OF_USER: u64 = 2;
 
 impl Core {
-    /// Handles a new connection.
     pub(super) fn connected(&mut self, conn: ConnId, peer: Peer) {
         let begun = self.env.accounts.begin_session(peer.uid);
         let reserved = !begun && self.has_reserve_for(peer.uid);

@@ -16,7 +16,6 @@ impl Blocked {
         self.lines.entry((namespace, list.to_owned())).or_default().push_back(conn);
     }
 
-    /// Removes a connection.
     pub fn remove(&mut self, namespace: NamespaceId, list: &str, conn: ConnId) {
         let key = (namespace, list.to_owned());
         let Some(line) = self.lines.get_mut(&key) else { return };

@@ -71,7 +71,6 @@ pub fn counts(request: &Request) -> Counts {
     }
 }
 
-/// The rule for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// The state of the connection that the request needs.
@@ -80,7 +79,6 @@ pub struct Rule {
     pub right: Right,
 }
 
-/// Returns the rule for a request.
 pub fn rule(request: &Request) -> Rule {
     let (registration, right) = match request {
         // They begin or continue a session. The handlers determine the client's role.

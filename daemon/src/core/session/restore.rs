@@ -118,7 +118,6 @@ impl Core {
     }
 }
 
-/// A takeover in progress.
 struct Takeover<'a> {
     core: &'a mut Core,
     labels: BTreeMap<MemId, (Label, u64)>,

@@ -22,12 +22,10 @@ const IDS_MAX: u64 = u64::MAX / 4;
 /// Rings by stream entry and id.
 pub type Rings = BTreeMap<RingId, Part>;
 
-/// The ring of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RingId {
     /// The stream's entry in the table of streams.
     pub line: StreamLine,
-    /// The stream's id.
     pub id: u64,
 }
 /// Wake descriptors by their stream's id, catalogue and cursor.

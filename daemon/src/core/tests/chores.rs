@@ -11,7 +11,6 @@ use tensorlend_layout::number::{CellNo, SlotNo};
 use tensorlend_layout::wire::{APPEND_MAX, Refusal, Reply, Request};
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 
-/// Cells of one client.
 const CELLS: u32 = 4096;
 const ITEMS: u64 = 3 * CELLS as u64;
 /// The maximum cost of a step, with the cost of its last action.

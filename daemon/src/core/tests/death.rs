@@ -120,7 +120,6 @@ fn leases_of_who_ended_do_not_count() {
     w.assert_empty();
 }
 
-/// Returns the memory of a client's lease table.
 fn lease_table_of(w: &World, client: &Client) -> MemId {
     let its = |label: &Label| matches!(label, Label::Leases { owner, .. } if *owner == client.number());
     let found = w.stored.iter().find(|(_, label)| its(label));

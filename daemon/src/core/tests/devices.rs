@@ -46,7 +46,6 @@ impl World {
         self.on_device_of(client, &wish(1))
     }
 
-    /// Requests a segment on a device.
     pub fn on_device_of(&mut self, client: &Client, request: &Request) -> OnDevice {
         match self.ask_lent(client, request) {
             (Reply::DeviceSegment(reply), lend) => {

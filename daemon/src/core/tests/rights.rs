@@ -112,7 +112,6 @@ fn lab(w: &mut World) -> Client {
     writer
 }
 
-/// Sends a request, and returns the response.
 fn send(w: &mut World, conn: ConnId, request: &Request) -> Option<Reply> {
     w.say(conn, request);
     w.hear(conn).map(|(reply, _)| reply)

@@ -21,7 +21,6 @@ use tensorlend_layout::directory::DEVICES;
 use tensorlend_layout::size::bytes_exact;
 use tensorlend_layout::wire::{Allocator, Export};
 
-/// Opens the configured devices.
 pub fn open(config: &CudaConfig) -> Devices {
     let none = |why: String| Devices::none(format!("no device memory is lent: {why}"));
     let found = match Driver::get() {

@@ -42,7 +42,6 @@ fn magic(label: &Label) -> Option<Magic> {
     })
 }
 
-/// Returns the lane for memory with this label.
 fn lane_of(label: &Label, lanes: &Lanes) -> Lane {
     let namespace = label.namespace();
     match *label {

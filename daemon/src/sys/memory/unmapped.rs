@@ -46,7 +46,6 @@ impl Source for Unmapped {
     }
 }
 
-/// Returns the view of a sheet of this length.
 pub fn view(fd: &Arc<OwnedFd>, bytes: usize) -> View {
     View::unmapped(Arc::new(Unmapped { fd: Arc::clone(fd), bytes }))
 }

@@ -17,7 +17,6 @@ pub struct WakePair {
     pub subscriber: OwnedFd,
 }
 
-/// Makes a wake pair.
 pub fn pair() -> io::Result<WakePair> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (producers, subscriber) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;

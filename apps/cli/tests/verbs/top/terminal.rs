@@ -85,7 +85,6 @@ impl Terminal {
         }
     }
 
-    /// Types these keys.
     pub fn keys(&mut self, keys: &str) {
         self.ours.write_all(keys.as_bytes()).unwrap();
     }

@@ -18,7 +18,6 @@ pub trait Stream: Read + Write + Send {}
 impl Stream for TcpStream {}
 impl Stream for UnixStream {}
 
-/// A response.
 pub struct Answer {
     pub status: u16,
     headers: Vec<(String, String)>,

@@ -88,7 +88,6 @@ impl<M> Sender<M> {
         Some((self.next - 1, message))
     }
 
-    /// Returns the maximum size of a piece.
     pub fn piece_bytes_max(&self) -> u64 {
         self.window_bytes
     }

@@ -18,7 +18,6 @@ pub(super) const SILENCE: Duration = HEARTBEAT.saturating_mul(3);
 /// The position of a message among the invalidations of a node.
 #[derive(Clone, Copy, Debug)]
 pub struct Position {
-    /// The epoch of the node.
     pub epoch: Epoch,
     /// Number of the message. Each epoch begins with 1.
     pub number: u64,

@@ -268,7 +268,6 @@ struct World {
     questions: Vec<(usize, Option<Stamp>, Fetch)>,
     answers: Vec<(usize, Fetch, Said)>,
     cache: Cache,
-    /// The local directory.
     directory: HashMap<String, (Version, Stamp)>,
     versions: u64,
     tickets: u64,

@@ -51,7 +51,6 @@ const POLL: Duration = Duration::from_millis(200);
 /// The code of the error for a stream that has a producer.
 const STREAM_TAKEN: &str = "TL-0503";
 
-/// An event of a link.
 pub enum Event {
     /// A node's response about a stream, or the error instead of a response.
     Response(Asked, RemoteName, u64, Result<Frame, Trouble>),
@@ -90,7 +89,6 @@ struct Link {
     /// Whether the local stream of an earlier run was ended, because the node has the stream no more.
     is_end_told: bool,
     callers: Vec<Call>,
-    /// Whether a grant is in flight.
     is_granting: bool,
     granted: Instant,
     /// The progress that the last grant reported.

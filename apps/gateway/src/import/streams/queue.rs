@@ -13,13 +13,11 @@ pub const WINDOW_MESSAGES: u32 = 16;
 
 /// An entry that the link's thread takes from the queue.
 pub enum Coming {
-    /// A piece of a message.
     Piece(Message, Body),
     /// The link is opened again with this link number. The link's own message numbers restart at 0.
     Reopened(u64),
     /// Messages of the link below this number are lost if they have not arrived yet.
     Silence(u64),
-    /// The stream has ended.
     Ended,
 }
 
@@ -107,9 +105,7 @@ pub struct Shared {
     pub pieces: AtomicU64,
     /// Number of complete messages.
     pub received: AtomicU64,
-    /// Number of lost messages.
     pub lost: AtomicU64,
-    /// Number of dropped pieces.
     pub dropped: AtomicU64,
     /// Number of subscribers of the local stream.
     pub subscribers: AtomicU64,
@@ -118,7 +114,6 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Locks the queue.
     pub fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }

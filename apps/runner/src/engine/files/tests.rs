@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// A field with bytes.
 fn bytes(number: u32, contents: &[u8]) -> Vec<u8> {
     let mut field = varint(u64::from(number << 3 | 2));
     field.extend(varint(contents.len() as u64));
@@ -10,7 +9,6 @@ fn bytes(number: u32, contents: &[u8]) -> Vec<u8> {
     field
 }
 
-/// A field with a number.
 fn number(number: u32, value: u64) -> Vec<u8> {
     [varint(u64::from(number << 3)), varint(value)].concat()
 }

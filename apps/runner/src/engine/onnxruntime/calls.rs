@@ -23,7 +23,6 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use std::marker::PhantomData;
 use std::ptr::{NonNull, null, null_mut};
 
-/// Maximum number of dimensions of a tensor.
 const NDIM_MAX: usize = 16;
 
 /// Memory that the caller provides for an output.
