@@ -1,8 +1,8 @@
-//! What C hands in, checked for null once, here.
+//! Arguments that C passes, checked for null once, in this file.
 //!
-//! CUDA's contract with its caller, on which each block rests: an argument of these types is null or points to what the
-//! function's declaration in cuda.h says, for as long as the call lasts. They are made by C only, as arguments of exported
-//! functions: nothing in this crate constructs one.
+//! The contract of CUDA's caller, on which each unsafe block relies: an argument of these types is null, or points to
+//! the object that the function's declaration in cuda.h names, for the duration of the call. Only C makes these values,
+//! as arguments of exported functions; no code in this crate constructs one.
 
 use crate::code::{Code, Done, INVALID_VALUE};
 use std::ffi::{CStr, c_char};
@@ -20,12 +20,12 @@ impl<T> Out<T> {
         if self.0.is_null() {
             return Err(INVALID_VALUE);
         }
-        // SAFETY: not null, hence a place for a T by the contract above; perhaps an unaligned one.
+        // SAFETY: not null, so it points to memory for a T by the contract above, possibly unaligned.
         unsafe { self.0.write_unaligned(value) };
         Ok(())
     }
 
-    /// For results that the caller may leave out.
+    /// Writes a result that the caller may omit by passing null.
     pub fn offer(&self, value: T) {
         let _ = self.put(value);
     }
@@ -38,14 +38,15 @@ impl<T> Out<T> {
             return Err(INVALID_VALUE);
         }
         for (at, value) in values.iter().enumerate() {
-            // SAFETY: the caller gave the length, and it is not null: an array of that many by the contract above.
+            // SAFETY: not null, and the caller gave the length, so it points to an array of that length by the contract
+            // above.
             unsafe { self.0.add(at).write_unaligned(*value) };
         }
         Ok(())
     }
 }
 
-/// A place of a type that another argument says.
+/// A pointer to a result whose type another argument determines.
 #[repr(transparent)]
 pub struct Any(*mut u8);
 
@@ -63,7 +64,7 @@ impl Any {
     }
 }
 
-/// Something to read, or an array.
+/// A pointer to a value to read, or to an array of them.
 #[repr(transparent)]
 pub struct In<T>(*const T);
 
@@ -76,7 +77,7 @@ impl<T: Copy> In<T> {
         if self.0.is_null() {
             return Err(INVALID_VALUE);
         }
-        // SAFETY: not null, hence a T by the contract above; perhaps an unaligned one.
+        // SAFETY: not null, so it points to a T by the contract above, possibly unaligned.
         Ok(unsafe { self.0.read_unaligned() })
     }
 
@@ -84,7 +85,7 @@ impl<T: Copy> In<T> {
         if self.0.is_null() {
             return if length == 0 { Ok(Vec::new()) } else { Err(INVALID_VALUE) };
         }
-        // SAFETY: the caller gave the length together with the array, which is not null.
+        // SAFETY: not null, and the caller gave the array's length.
         Ok((0..length).map(|at| unsafe { self.0.add(at).read_unaligned() }).collect())
     }
 }
@@ -102,7 +103,7 @@ impl Text {
         if self.0.is_null() {
             return Err(INVALID_VALUE);
         }
-        // SAFETY: not null, hence a string that ends with a zero, by the contract above.
+        // SAFETY: not null, so it points to a string that ends with a zero byte, by the contract above.
         Ok(unsafe { CStr::from_ptr(self.0) }.to_string_lossy().into_owned())
     }
 }

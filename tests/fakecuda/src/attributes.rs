@@ -1,6 +1,8 @@
-//! What the fake card says about itself: about what a card of compute capability 9.0 does, where it can keep the word.
+//! Attributes of the fake card: approximately those of a card of compute capability 9.0, as far as the fake driver
+//! implements them.
 
-/// The value of a `CUdevice_attribute`; none for numbers that CUDA 13.0 does not know.
+/// Returns the value of a `CUdevice_attribute`. Returns `None` for numbers that CUDA 13.0 does not know. The arms are
+/// grouped by meaning, not by value.
 // The arms are grouped by what they mean, not by their values.
 #[allow(clippy::match_same_arms)]
 pub fn get(attribute: i32, device: u32) -> Option<i32> {

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 
-/// The purpose of the memory. It is in the memfd's name, so that a descriptor tells what it is.
+/// The purpose of the memory. The memfd's name contains it, so it can be read from the descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Use {
     Alloc,
@@ -34,11 +34,11 @@ pub struct Backing {
 }
 
 impl Backing {
-    /// `counted` bytes have to be free on the device.
+    /// Creates memory. Fails unless the device has `counted` free bytes.
     pub fn create(purpose: Use, device: u32, bytes: u64, counted: u64) -> Result<Arc<Self>, Code> {
         let file = pages::memfd(&format!("{}{device}", purpose.name()), bytes)?;
         let inode = file.metadata()?.ino();
-        // Who gets a descriptor of device memory cannot change its length, as on a card.
+        // As on a card, a process that gets a descriptor of device memory cannot change the memory's length.
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
             .map_err(std::io::Error::from)?;
         control::hold(inode, device, counted, false)?;
@@ -49,7 +49,7 @@ impl Backing {
         Ok(Arc::new(backing))
     }
 
-    /// Memory of another process, or another descriptor of one's own. Anything else than a descriptor of the kind is refused.
+    /// Takes over memory from a descriptor of this or another process. Refuses descriptors of any other kind.
     pub fn adopt(purpose: Use, file: File) -> Result<Arc<Self>, Code> {
         let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
         let link = link.to_string_lossy().into_owned();
@@ -57,7 +57,8 @@ impl Backing {
         let device = name.and_then(|name| name.split(' ').next()).and_then(|name| name.parse().ok());
         let device = device.filter(|device| *device < settings::get().devices).ok_or(INVALID_VALUE)?;
         let metadata = file.metadata()?;
-        // A pool that nobody counts any more has no length of its own: what is written in it is not known here.
+        // A pool that no process counts any more has length 0 here, because this process does not know which ranges are
+        // written.
         let counted = if purpose == Use::Pool { 0 } else { metadata.len() };
         control::hold(metadata.ino(), device, counted, true)?;
         Ok(Arc::new(Self { file, bytes: metadata.len(), device, inode: metadata.ino() }))
@@ -67,12 +68,12 @@ impl Backing {
         if fd < 0 {
             return Err(INVALID_VALUE);
         }
-        // SAFETY: the caller of the driver lends the descriptor for the call; if it is none, the kernel refuses it.
+        // SAFETY: the driver's caller keeps the descriptor open during the call. The kernel refuses an invalid number.
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
         fd.try_clone_to_owned().map(File::from).map_err(|_| INVALID_VALUE)
     }
 
-    /// Fresh device memory holds anything but what a program hopes for.
+    /// Fills fresh device memory with a pattern, so that no program relies on zeros.
     pub fn soil(&self, at: u64, bytes: u64) -> Result<(), Code> {
         const MOST: u64 = 64 << 20;
         if !settings::get().zero && bytes <= MOST {

@@ -1,4 +1,4 @@
-//! The way into every driver function: the log, injected errors, forks, and the order to initialise first.
+//! The wrapper of every driver function: the log, injected errors, forks, and the check that `cuInit` was called first.
 
 use crate::code::{Code, Done, NOT_INITIALIZED};
 use crate::settings::{self, Failure};
@@ -16,8 +16,8 @@ static FORKED: AtomicBool = AtomicBool::new(false);
 macro_rules! driver {
     ($($(#[$meta:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block)*) => { $(
         $(#[$meta])*
-        // SAFETY: nothing else in a process that loads this library defines the name, except the driver in whose place
-        // it is loaded.
+        // SAFETY: no other code in a process that loads this library defines the name, except the driver that this
+        // library replaces.
         #[unsafe(no_mangle)]
         extern "C" fn $name($($arg: $type),*) -> u32 {
             crate::call::enter(stringify!($name), || $body)
@@ -25,7 +25,7 @@ macro_rules! driver {
     )* };
 }
 
-/// Functions that answer before `cuInit`.
+/// Functions that work before `cuInit`.
 const BEFORE_INIT: [&str; 7] = [
     "cuInit",
     "cuDriverGetVersion",
@@ -59,7 +59,7 @@ pub fn enter(name: &'static str, body: impl FnOnce() -> Done) -> u32 {
     match done {
         Ok(Ok(())) => 0,
         Ok(Err(Code(code))) => code,
-        // A panic must not cross into C, and a test shall not take it for an ordinary answer.
+        // A panic must not cross into C. The code 999 distinguishes it from an ordinary error in a test.
         Err(_) => 999,
     }
 }
@@ -72,8 +72,8 @@ pub fn initialise() -> Done {
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
         symbols::library();
-        // SAFETY: pthread_atfork wants a function that stays and that is async-signal-safe: this one touches one static
-        // atomic. The library is not unloaded any more after the line before.
+        // SAFETY: pthread_atfork needs a function that remains loaded and is async-signal-safe. The function stores one
+        // static atomic. The previous line keeps the library from being unloaded.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
     control::open()?;
@@ -89,12 +89,12 @@ pub fn note(text: &str) {
 fn log(name: &str) {
     let Some(path) = &settings::get().log else { return };
     if let Ok(mut file) = OpenOptions::new().append(true).create(true).open(path) {
-        // One write of less than a page, appended: lines of several processes do not mix.
+        // One write of less than a page in append mode, so lines of several processes do not mix.
         let _ = file.write_all(format!("{} {name}\n", std::process::id()).as_bytes());
     }
 }
 
-/// How often each function was called since the failure that is asked for stands there.
+/// Number of calls of each function since its failure was configured.
 static CALLS: Mutex<Option<HashMap<Failure, u64>>> = Mutex::new(None);
 
 fn injected(name: &str) -> Option<Code> {

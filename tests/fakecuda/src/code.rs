@@ -1,4 +1,4 @@
-//! The `CUresult` codes that are given here, with the names of cuda.h.
+//! The `CUresult` codes that this driver returns, with their names in cuda.h.
 
 /// A `CUresult` other than success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

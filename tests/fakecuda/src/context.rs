@@ -1,5 +1,5 @@
-//! Contexts: which one is current in which thread. They hold nothing but their device: memory, streams and modules belong
-//! to the process here.
+//! Contexts, and the current context of each thread. A context contains only its device: in this driver, memory,
+//! streams and modules belong to the process.
 
 use crate::args::{Any, Out};
 use crate::code::{Code, Done, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, PRIMARY_CONTEXT_ACTIVE};
@@ -19,7 +19,7 @@ pub struct Context {
 
 #[derive(Default)]
 struct Primary {
-    /// Given once: a device's primary context is the same whenever it is retained.
+    /// The handle is assigned once: a device's primary context keeps it whenever it is retained.
     handle: u64,
     active: bool,
     retained: u32,
@@ -48,7 +48,7 @@ fn or_current(handle: u64) -> Result<Arc<Context>, Code> {
     if handle == 0 { current().ok_or(INVALID_CONTEXT) } else { CONTEXTS.get(handle).map_err(|_| INVALID_CONTEXT) }
 }
 
-/// The device, if there is one of that number.
+/// Returns the device with this number, if there is one.
 pub fn device(ordinal: i32) -> Result<u32, Code> {
     u32::try_from(ordinal).ok().filter(|device| *device < settings::get().devices).ok_or(INVALID_DEVICE)
 }
@@ -112,7 +112,8 @@ driver! {
     }
 
     fn cuDevicePrimaryCtxReset_v2(ordinal: i32) {
-        // What retained it keeps its handle. Nothing belongs to a context here that could be cleaned up.
+        // Handles of a reset context remain valid, because in this driver no memory, stream or module belongs to a
+        // context.
         let device = device(ordinal)?;
         lock(&PRIMARIES).get_or_insert_default().entry(device).or_default().active = false;
         stream::synchronize_all(device)

@@ -1,8 +1,8 @@
-//! The file that all processes of one fake machine map: who holds how much of which device's memory.
+//! The file that all processes of one fake machine map. It records how much memory of each device each process holds.
 //!
-//! A block is a memfd that serves as device memory, known by its inode. It counts on its device while one living process
-//! holds it: `used(device) == sum of bytes of the blocks of the device with a holder`. A process that died is noticed
-//! when somebody next looks, by its number and start, and holds nothing any more.
+//! A block is a memfd that serves as device memory, identified by its inode. It counts on its device while a living
+//! process holds it: `used(device) == sum of bytes of the blocks of the device with a holder`. The next process that
+//! sweeps the file detects a dead process by its number and start time, and removes its holds.
 
 use crate::code::{Code, Done, OUT_OF_MEMORY};
 use crate::pages::Shared;
@@ -16,8 +16,8 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 const PROCESSES: usize = 64;
 const ENTRIES: usize = 4096;
 
-/// All zeroes is the state at the start, so that whoever comes first has nothing to write. All but `violations` is
-/// written under the lock.
+/// A new file is all zeros, which is the valid initial state, so no process initializes it. All fields but `violations`
+/// are written under the lock.
 #[repr(C)]
 struct Sheet {
     violations: AtomicU64,
@@ -41,7 +41,7 @@ struct Block {
     holders: AtomicU64,
 }
 
-/// An allocation of a pool that other processes than the pool's own have imported.
+/// An allocation of a pool that processes other than the pool's owner have imported.
 #[repr(C)]
 struct Share {
     inode: AtomicU64,
@@ -53,7 +53,7 @@ struct Local {
     file: File,
     sheet: Shared<Sheet>,
     slot: Option<usize>,
-    /// How often this process holds each block, and each share: the bit falls with the last.
+    /// Number of times that this process holds each block and each share. At 0 the process clears its bit.
     blocks: HashMap<u64, u64>,
     shares: HashMap<(u64, u64), u64>,
 }
@@ -79,7 +79,7 @@ pub fn open() -> Done {
 }
 
 fn get(word: &AtomicU64) -> u64 {
-    // Relaxed: the file's lock orders all of it.
+    // Relaxed: the file's lock orders all accesses.
     word.load(Ordering::Relaxed)
 }
 
@@ -87,8 +87,8 @@ fn set(word: &AtomicU64, value: u64) {
     word.store(value, Ordering::Relaxed);
 }
 
-/// The local state and the file's lock. A record lock belongs to the process: it ends with it, however it ends, and no
-/// forked child has it.
+/// The local state and the file's lock. A record lock belongs to the process: the kernel releases it when the process
+/// ends, and a forked child does not inherit it.
 struct Locked(MutexGuard<'static, Local>);
 
 fn lock() -> Locked {
@@ -104,17 +104,17 @@ impl Drop for Locked {
 }
 
 fn record_lock(file: &File, kind: libc::c_int) {
-    // SAFETY: flock is a C structure of integers, for which zeroes are values.
+    // SAFETY: flock is a C structure of integers, for which zeros are valid values.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = kind as libc::c_short;
-    // SAFETY: an open descriptor, and a structure that lives through the call.
+    // SAFETY: the descriptor is open, and the structure outlives the call.
     while unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLKW, &raw const lock) } == -1
         && std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted
     {}
 }
 
 impl Locked {
-    /// Forgets the dead, and gives this process its bit.
+    /// Removes dead processes, and returns this process's bit.
     fn sweep(&mut self) -> Result<u64, Code> {
         let sheet = &self.0.sheet;
         let mut dead = 0;
@@ -162,7 +162,8 @@ pub fn used(device: u32) -> u64 {
     locked.used(device)
 }
 
-/// Counts a block for this process. A new one has to fit on the device; one that somebody holds already does.
+/// Counts a block for this process. A new block must fit on the device. A block that another process holds is counted
+/// already.
 pub fn hold(inode: u64, device: u32, bytes: u64, import: bool) -> Done {
     let mut locked = lock();
     let bit = locked.sweep()?;
@@ -182,7 +183,7 @@ pub fn hold(inode: u64, device: u32, bytes: u64, import: bool) -> Done {
     Ok(())
 }
 
-/// Another length of a block that this process holds: a pool that took or gave back memory.
+/// Changes the length of a block that this process holds: a pool that took or returned memory.
 pub fn resize(inode: u64, device: u32, bytes: u64) -> Done {
     let mut locked = lock();
     locked.sweep()?;
@@ -215,7 +216,7 @@ pub fn held_elsewhere(inode: u64) -> bool {
     locked.block(inode).is_some_and(|block| get(&block.holders) & !bit != 0)
 }
 
-/// This process imported an allocation of a pool.
+/// Records that this process has imported an allocation of a pool.
 pub fn share(inode: u64, at: u64) -> Done {
     let mut locked = lock();
     let bit = locked.sweep()?;
@@ -244,7 +245,7 @@ pub fn unshare(inode: u64, at: u64) {
     }
 }
 
-/// Whether a living process still has the allocation that its pool's owner frees.
+/// Returns true if a living process still has the allocation that its pool's owner frees.
 pub fn shared(inode: u64, at: u64) -> bool {
     let mut locked = lock();
     let _ = locked.sweep();

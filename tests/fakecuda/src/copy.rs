@@ -1,4 +1,4 @@
-//! Copies, in order and in no order.
+//! Copies, synchronous and in streams.
 
 use crate::args::In;
 use crate::code::{Code, Done, INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED};
@@ -11,18 +11,20 @@ use crate::{context, regions::find};
 pub enum Side {
     Device,
     Host,
-    /// By the address.
+    /// Host or device, as the address determines.
     Unified,
 }
 
-/// Copies bytes between memory that is mapped: the callers checked what the driver knows; the rest the program answers for.
+/// Copies bytes between mapped ranges. The callers have checked device memory; the program is responsible for its own
+/// memory.
 pub fn bytes(to: u64, from: u64, count: u64) {
-    // SAFETY: device memory of both was looked up with its access right before. Host memory is the contract of the
-    // driver's caller. memmove minds no overlap, and what other processes write meanwhile makes garbled bytes at most.
+    // SAFETY: the callers have just looked up device memory with its access rights. The driver's caller guarantees that
+    // host memory is valid. memmove accepts overlapping ranges. A concurrent write by another process garbles bytes,
+    // and has no other effect.
     unsafe { std::ptr::copy(from as *const u8, to as *mut u8, count as usize) };
 }
 
-/// The part of a copy that the card checks. None: pageable memory of the program.
+/// Returns the part of a copy that the card checks. Returns `None` for pageable memory of the program.
 fn touch(side: Side, touch: Touch) -> Result<Option<Touch>, Code> {
     match (side, find(touch.at)) {
         (Side::Device, None) => Err(INVALID_VALUE),
@@ -37,8 +39,8 @@ fn touches(to: (Side, u64), from: (Side, u64), count: u64) -> Result<Vec<Touch>,
     Ok(to.into_iter().chain(from).collect())
 }
 
-/// Work that the caller waits for: after what the default stream waits for, and by the calling thread, so that no gate
-/// holds it.
+/// Does work that the caller waits for. The calling thread does the work, so no gate delays it, after the work that the
+/// default stream waits for.
 pub fn now(touches: &[Touch], run: impl FnOnce()) -> Done {
     let context = context::current().ok_or(INVALID_CONTEXT)?;
     stream::legacy(context.device, context.handle).synchronize()?;
@@ -66,11 +68,11 @@ fn copy_in_stream(to: (Side, u64), from: (Side, u64), count: u64, stream: u64) -
     if regions::is_known(from.1) {
         let number = stream.enqueue(Piece::card(touches, move || bytes(to.1, from.1, count)));
         if to_pageable {
-            // As in CUDA: a copy to pageable memory comes back when it is done.
+            // As in CUDA, a copy to pageable memory returns when it is done.
             stream.wait(number);
         }
     } else {
-        // As in CUDA: pageable memory is staged by the call, and may change afterwards.
+        // As in CUDA, the call stages pageable memory, so the program may change it afterwards.
         let mut staged = vec![0u8; count as usize];
         bytes(staged.as_mut_ptr() as u64, from.1, count);
         stream.enqueue(Piece::card(touches, move || bytes(to.1, staged.as_ptr() as u64, count)));

@@ -5,7 +5,7 @@ use crate::code::{INVALID_DEVICE, INVALID_VALUE, NO_DEVICE, NOT_FOUND, NOT_SUPPO
 use crate::context::device;
 use crate::{attributes, call, settings};
 
-/// Stable, and different for each ordinal.
+/// Returns a UUID that is stable, and different for each ordinal.
 fn uuid(device: u32) -> [u8; 16] {
     let mut uuid = *b"fake-cuda-card-0";
     uuid[15] += device as u8;

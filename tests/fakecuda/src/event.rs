@@ -1,5 +1,5 @@
-//! An event: how often it was recorded, and how far the card came. Its words lie in shared memory, so that other
-//! processes wait for the same event, not for a message about it.
+//! An event: the number of its records, and the last record that the card has reached. Its words are in shared memory,
+//! so that other processes wait for the event itself.
 
 use crate::code::{Code, Done, INVALID_HANDLE, NOT_READY};
 use crate::handles::Table;
@@ -14,14 +14,15 @@ use std::time::Duration;
 pub const DISABLE_TIMING: u32 = 2;
 pub const INTERPROCESS: u32 = 4;
 
-/// `completed <= recorded`: ready when equal. Written by whoever records it, in whichever process.
+/// Invariant: `completed <= recorded`. The event is ready when both are equal. Any process that records the event
+/// writes them.
 #[repr(C)]
 pub struct Words {
     pub recorded: AtomicU64,
     pub completed: AtomicU64,
-    /// When the last record was reached.
+    /// Time at which the card reached the last record.
     at_ns: AtomicU64,
-    /// The process that recorded it last, and how long its card goes on after it.
+    /// The process that recorded the event last, and the time for which its card continues after the process's end.
     pid: AtomicU64,
     start: AtomicU64,
     linger_ms: AtomicU64,
@@ -30,7 +31,7 @@ pub struct Words {
 pub struct Event {
     pub words: Shared<Words>,
     pub flags: u32,
-    /// Only events between processes have one.
+    /// The file of an event that processes share; other events have none.
     pub file: Option<File>,
     pub device: u32,
 }
@@ -47,7 +48,7 @@ pub fn create(flags: u32, device: u32) -> Result<u64, Code> {
     Ok(EVENTS.add(Event { words, flags, file, device }))
 }
 
-/// The event of another process.
+/// Opens the event of another process.
 pub fn open(file: File, flags: u32, device: u32) -> Result<u64, Code> {
     let words = Shared::of_file(&file)?;
     Ok(EVENTS.add(Event { words, flags, file: Some(file), device }))
@@ -65,12 +66,12 @@ impl Event {
         self.words.pid.store(pid, Ordering::Relaxed);
         self.words.start.store(start, Ordering::Relaxed);
         self.words.linger_ms.store(linger, Ordering::Relaxed);
-        // Release: whoever sees the record sees who made it.
+        // Release: a process that sees the record also sees the process that made it.
         let number = self.words.recorded.fetch_add(1, Ordering::AcqRel) + 1;
         let event = self.clone();
         stream.enqueue(Piece::event(move || {
             event.words.at_ns.store(now_ns(), Ordering::Relaxed);
-            // Release: whoever sees it reached sees what the work before it wrote.
+            // Release: a process that sees the record completed also sees the writes of the work before it.
             event.words.completed.fetch_max(number, Ordering::AcqRel);
         }));
     }
@@ -90,7 +91,8 @@ impl Event {
         if self.reached(self.recorded()) { Ok(()) } else { Err(NOT_READY) }
     }
 
-    /// Waits for a record. The event of a killed process never fires, as with driver 580.159: who waits for it waits for ever.
+    /// Waits for a record. The event of a killed process never fires, as with driver 580.159, so a wait for it never
+    /// ends.
     pub fn wait(&self, number: u64) {
         while !self.reached(number) {
             std::thread::sleep(Duration::from_micros(200));

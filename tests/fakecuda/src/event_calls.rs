@@ -9,7 +9,7 @@ use crate::stream::{self, Piece};
 driver! {
     fn cuEventCreate(event: Out<u64>, flags: u32) {
         let context = context::current().ok_or(INVALID_CONTEXT)?;
-        // As in CUDA: an event between processes keeps no time.
+        // As in CUDA, an event between processes records no time.
         if flags & !7 != 0 || (flags & INTERPROCESS != 0 && flags & DISABLE_TIMING == 0) || event.is_null() {
             return Err(INVALID_VALUE);
         }
@@ -56,7 +56,7 @@ driver! {
             return Err(INVALID_VALUE);
         }
         let (stream, event) = (stream::find(stream)?, EVENTS.get(event)?);
-        // What is recorded later does not count, nor does an event that was never recorded.
+        // Waits only for records made before this call. An event that was never recorded is ready.
         let number = event.recorded();
         stream.enqueue(Piece::event(move || event.wait(number)));
         Ok(())

@@ -35,8 +35,8 @@ impl Fill {
             let start = self.at + row * self.pitch_bytes;
             for element in 0..self.width {
                 let place = start + element * self.bytes;
-                // SAFETY: within the touched rows, which were looked up as mapped and writable right before; `check` saw
-                // to the alignment of the first, and a pitch that breaks it is served all the same.
+                // SAFETY: within the touched rows, which the worker has just looked up as mapped and writable. `check`
+                // has verified the alignment of the first row; the writes are correct for any pitch.
                 unsafe {
                     match self.bytes {
                         1 => (place as *mut u8).write_unaligned(self.value as u8),

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Handles look like addresses, are never null, and are not given twice: an old one is refused and never taken for
-/// another object. None of them is a special stream's number.
+/// Handles look like addresses and are never null. No number is used twice, so an old handle is refused. No handle has
+/// the number of a special stream.
 static NEXT: AtomicU64 = AtomicU64::new(0x00fa_4e00_0000);
 
 pub fn fresh() -> u64 {

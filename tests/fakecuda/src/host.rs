@@ -21,7 +21,7 @@ fn allocate(bytes: u64, flags: u32) -> Result<u64, Code> {
     }
     let length = bytes.next_multiple_of(PAGE);
     let file = pages::memfd("fakecuda-host", length)?;
-    // It counts on no device: the number of its inode is held by nobody.
+    // No process holds this inode, so the memory counts on no device.
     let inode = file.metadata()?.ino();
     let backing = Arc::new(Backing { file, bytes: length, device: context.device, inode });
     let start = pages::map(&backing.file, 0, length, PAGE, 3)?;
@@ -98,7 +98,7 @@ driver! {
         let found = regions::find(at).filter(|region| region.start == at && region.kind == Kind::Registered);
         let found = found.ok_or(HOST_MEMORY_NOT_REGISTERED)?;
         if !is_mapped(at, found.bytes, false) {
-            // The driver still has the pages of the former mapping locked, and devices may still reach them.
+            // The driver still locks the pages of the former mapping, and devices may still access them.
             call::note("cuMemHostUnregister after the unmapping");
         }
         stream::synchronize_all(found.device)?;
@@ -111,7 +111,7 @@ driver! {
     }
 
     fn cuMemHostGetFlags(flags: Out<u32>, at: u64) {
-        // As in CUDA: all host memory is portable and mapped where addresses are unified.
+        // As in CUDA, all host memory is portable and mapped if addresses are unified.
         let region = regions::find(at).filter(|region| region.kind.is_host()).ok_or(INVALID_VALUE)?;
         flags.put(region.extra | 3)
     }

@@ -1,5 +1,6 @@
-//! Handles of 64 bytes for other processes: memory of `cuMemAlloc`, and events. They say which descriptor of which process
-//! it is, which is opened below `/proc`: the exporter has to live, in the same pid namespace, under the same user.
+//! Handles of 64 bytes for other processes: memory of `cuMemAlloc`, and events. A handle names a process and a
+//! descriptor, which the importer opens in `/proc`. So the exporter must be alive, in the same pid namespace, and of
+//! the same user.
 
 use crate::args::Out;
 use crate::backing::{Backing, Use};
@@ -24,7 +25,7 @@ struct Ticket {
     start: u64,
     fd: u64,
     inode: u64,
-    /// Of the memory, as it was asked for; flags of an event.
+    /// The length that was requested, for memory; the flags, for an event.
     extra: u64,
     device: u64,
     reserved: u64,
@@ -37,7 +38,7 @@ impl Ticket {
         Ok(Self { magic, pid, start, fd, inode, extra, device: u64::from(device), reserved: 0 })
     }
 
-    /// Refused in the process that it comes from, as by CUDA.
+    /// Opens the object. As in CUDA, the exporting process itself cannot open it.
     fn open(&self, magic: u64) -> Result<File, Code> {
         if self.magic != magic {
             return Err(INVALID_VALUE);
@@ -50,7 +51,7 @@ impl Ticket {
         }
         let path = format!("/proc/{}/fd/{}", self.pid, self.fd);
         let file = OpenOptions::new().read(true).write(true).open(path).map_err(|_| INVALID_VALUE)?;
-        // The number may stand for another file by now.
+        // In the meantime the process may have reused the descriptor's number for another file.
         if file.metadata()?.ino() == self.inode { Ok(file) } else { Err(INVALID_VALUE) }
     }
 }

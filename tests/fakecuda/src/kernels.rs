@@ -14,7 +14,7 @@
 use crate::code::{Code, INVALID_VALUE};
 use crate::regions::Touch;
 
-/// The sizes of a kernel's parameters, in order; none for kernels that are not known.
+/// Returns the sizes of a kernel's parameters, in order. Returns `None` for an unknown kernel.
 pub fn parameters(name: &str) -> Option<&'static [u8]> {
     Some(match name {
         "tl_fill_f32" | "tl_fill_u32" => &[8, 8, 4],
@@ -25,20 +25,20 @@ pub fn parameters(name: &str) -> Option<&'static [u8]> {
     })
 }
 
-/// A launch: the memory that it touches, and what it does.
+/// A launch: the memory ranges that it accesses, and its work.
 pub struct Launch {
     pub touches: Vec<Touch>,
     pub run: Box<dyn Fn() + Send>,
 }
 
 fn read<T: Copy>(at: u64, index: u64) -> T {
-    // SAFETY: within what the launch said to touch, which the stream's worker looked up as mapped and readable. The kernels
-    // read plain numbers, for which any bytes are values.
+    // SAFETY: within the ranges of the launch, which the stream's worker has looked up as mapped and readable. Any
+    // bytes are valid for the plain numbers that the kernels read.
     unsafe { (at as *const T).add(index as usize).read_unaligned() }
 }
 
 fn write<T>(at: u64, index: u64, value: T) {
-    // SAFETY: within what the launch said to touch, which the stream's worker looked up as mapped and writable.
+    // SAFETY: within the ranges of the launch, which the stream's worker has looked up as mapped and writable.
     unsafe { (at as *mut T).add(index as usize).write_unaligned(value) }
 }
 
@@ -46,7 +46,7 @@ fn fill(at: u64, count: u64, value: u32) {
     (0..count).for_each(|index| write(at, index, value));
 }
 
-/// Waits without a lock or an allocation: a helper process may run it.
+/// Waits without a lock or an allocation, because a helper process may run it.
 fn spin(nanoseconds: u64) {
     let start = std::time::Instant::now();
     while (start.elapsed().as_nanos() as u64) < nanoseconds {

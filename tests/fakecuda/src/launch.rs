@@ -1,4 +1,4 @@
-//! Launches, and what a program asks before one.
+//! Launches of kernels, and queries about kernels.
 
 use crate::args::{In, Out};
 use crate::code::{Code, Done, INVALID_VALUE, NOT_SUPPORTED};
@@ -19,7 +19,8 @@ struct Config {
     count: u32,
 }
 
-/// The parameters, each in a word: from an array of their addresses, or from a buffer that `extra` describes.
+/// Returns the parameters, one per word. They come from an array of their addresses, or from a buffer that `extra`
+/// describes.
 fn words(sizes: &[u8], parameters: u64, extra: u64) -> Result<Vec<u64>, Code> {
     let word = |at: u64, size: u8| match size {
         4 => In::<u32>::at(at).get().map(u64::from),
@@ -29,7 +30,7 @@ fn words(sizes: &[u8], parameters: u64, extra: u64) -> Result<Vec<u64>, Code> {
         let places = In::<u64>::at(parameters).array(sizes.len())?;
         return places.into_iter().zip(sizes).map(|(place, size)| word(place, *size)).collect();
     }
-    // Pairs of a kind (1: the buffer, 2: its length's address) and a value, ended by 0.
+    // Pairs of a kind (1: the buffer, 2: the address of its length) and a value. A zero ends the list.
     let (mut buffer, mut at) = (0, extra);
     while at != 0 {
         match In::<[u64; 2]>::at(at).get()? {

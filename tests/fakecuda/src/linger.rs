@@ -1,9 +1,9 @@
 //! A device that continues after its process has died (`FAKECUDA_LINGER_MS`).
 //!
-//! For each piece of work that goes into a stream a helper process is cloned. It has the same shared mappings and a copy
-//! of everything else, closes all descriptors (so that whoever waits for the death of the process sees it), and leaves when
-//! the piece is done. If the process dies first, the helpers do their pieces in the streams' order, which they keep
-//! through a word in shared memory per stream, until the time is over.
+//! For each piece of work in a stream, the driver clones a helper process. The helper has the same shared mappings and
+//! a copy of all other memory. It closes all descriptors, so that waits for the end of the original process still work,
+//! and exits when the piece is done. If the process dies first, the helpers do their pieces in the streams' order,
+//! which a word in shared memory per stream maintains, until the time has passed.
 
 use crate::pages::Shared;
 use crate::settings;
@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How far a stream is, for the helpers.
+/// The progress of a stream, for the helpers.
 pub struct Mirror(Option<Shared<AtomicU64>>);
 
 impl Mirror {
@@ -37,15 +37,17 @@ impl Mirror {
         let gates: Vec<CString> =
             settings::gates().iter().filter_map(|gate| CString::new(gate.as_os_str().as_bytes()).ok()).collect();
         let parent = std::process::id() as libc::pid_t;
-        // SAFETY: a fork in all but the signal: without CLONE_VM the child runs on a copy, on the same stack addresses.
-        // Signal 0 at its end, so that the program's own waits for its children do not find it. The child must not
-        // allocate or lock, since another thread may have held any lock: what follows are system calls, atomics in
-        // shared memory and the piece, which for work of the card is loops over memory.
+        // SAFETY: works like fork, but with signal 0 at the child's end, so that the program's own waits for its
+        // children do not find it. Without CLONE_VM the child runs on a copy of the memory, at the same stack
+        // addresses. The child must not allocate or lock, because another thread may have held any lock. The following
+        // code makes system calls, accesses atomics in shared memory and runs the piece, which for work of the card is
+        // loops over memory.
         let pid = unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) } as libc::pid_t;
         if pid != 0 {
             return (pid > 0).then_some(pid);
         }
-        // SAFETY: system calls of a process of one thread, which leaves by _exit: it returns to nobody's frames.
+        // SAFETY: system calls in a process with one thread. It ends with _exit, so it never returns to the caller's
+        // frames.
         unsafe {
             libc::setsid();
             libc::close_range(0, u32::MAX, 0);
@@ -55,11 +57,11 @@ impl Mirror {
                 }
                 libc::usleep(500);
             }
-            // The process may have done the piece and died since this helper last looked.
+            // The process may have done the piece and died since this helper's last check.
             if self.is(number) {
                 libc::_exit(0);
             }
-            // Nothing keeps a helper for ever: not a wait for another process, nor a lock that was held when it was cloned.
+            // A helper always ends, even if it waits for another process or for a lock that was held at the clone.
             let mut alarm = std::mem::zeroed();
             libc::sigemptyset(&raw mut alarm);
             libc::sigaddset(&raw mut alarm, libc::SIGALRM);
@@ -84,10 +86,10 @@ impl Mirror {
     }
 }
 
-/// Reaps the helper of a piece that is done.
+/// Reaps the helper of a finished piece.
 pub fn dismiss(helper: Option<libc::pid_t>) {
     if let Some(pid) = helper {
-        // SAFETY: a child of this process that only this library knows, and that leaves by itself.
+        // SAFETY: a child of this process that only this library knows, and that exits without a signal.
         unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::__WCLONE) };
     }
 }

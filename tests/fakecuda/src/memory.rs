@@ -1,4 +1,4 @@
-//! Plain allocations: a memfd each, so that each can be shared on its own.
+//! Plain allocations: one memfd each, so that each can be shared alone.
 
 use crate::args::Out;
 use crate::backing::{Backing, Use};
@@ -25,8 +25,8 @@ fn free(at: u64) -> Done {
         return Ok(());
     }
     let region = regions::find(at).filter(|region| region.start == at).ok_or(INVALID_VALUE)?;
-    // As in CUDA: nothing of the device is still at work on it afterwards. No context has to be current: libraries that
-    // clean up free what is left after they put their contexts away.
+    // As in CUDA, no work of the device uses the memory after the call. No context needs to be current, because
+    // libraries free their remaining memory after they have released their contexts.
     stream::synchronize_all(region.device)?;
     if matches!(region.kind, Kind::Pool | Kind::PoolImport) {
         return pool::free_now(&region);

@@ -1,4 +1,4 @@
-//! Modules and libraries: the names of the kernels that an image holds.
+//! Modules and libraries: the names of the kernels in an image.
 
 use crate::args::{Any, In, Out, Text};
 use crate::code::{Code, FILE_NOT_FOUND, INVALID_CONTEXT, INVALID_HANDLE, INVALID_IMAGE, INVALID_VALUE, NOT_FOUND};
@@ -18,19 +18,19 @@ pub struct Function {
 
 struct Module {
     names: Vec<String>,
-    /// Handles that were asked for, by name.
+    /// The handles that the program has requested, by name.
     functions: Mutex<BTreeMap<String, u64>>,
 }
 
 pub static FUNCTIONS: Table<Function> = Table::new();
 static MODULES: Table<Module> = Table::new();
 
-/// A function's handle, or a kernel's, which may be launched like one.
+/// Returns the function of a handle. A kernel's handle can be launched in the same way.
 pub fn function(handle: u64) -> Result<Arc<Function>, Code> {
     FUNCTIONS.get(handle).map_err(|_| INVALID_HANDLE)
 }
 
-/// The names after `.entry`. Images that are no text have none that could be found here.
+/// Returns the names after `.entry`. Returns none for a binary image.
 fn entries(text: &str) -> Vec<String> {
     let name = |after: &str| {
         let after = after.trim_start();

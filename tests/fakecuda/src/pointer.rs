@@ -1,14 +1,14 @@
-//! What the driver knows about an address.
+//! The driver's information about an address.
 
 use crate::args::{Any, In};
 use crate::code::{Code, Done, INVALID_VALUE, NOT_SUPPORTED};
 use crate::regions::{self, Kind, Region};
 
-/// Puts one attribute of an address, which the driver may not know.
+/// Writes one attribute of an address. The address may be unknown to the driver.
 fn put(data: &Any, attribute: u32, at: u64, region: Option<&Region>) -> Done {
     let known = || region.ok_or(INVALID_VALUE);
     match attribute {
-        // The context; memory without one, as that of pools and of mapped handles, has none to show.
+        // The context. Memory without a context, such as that of pools and mapped handles, returns an error.
         1 => data.put(known()?.context),
         // Host or device.
         2 => data.put::<u32>(if known()?.kind.is_host() { 1 } else { 2 }),
@@ -32,7 +32,7 @@ fn put(data: &Any, attribute: u32, at: u64, region: Option<&Region>) -> Done {
         11 | 19 => data.put(known()?.start),
         12 | 18 => data.put(known()?.bytes),
         13 => data.put(u32::from(region.is_some())),
-        // Handle types: POSIX descriptors for what can be exported by one.
+        // Handle types: POSIX descriptors, for memory that can be exported as one.
         14 => data.put(u64::from(matches!(known()?.kind, Kind::Vmm | Kind::Pool))),
         15 | 21 => data.put(0u32),
         16 => data.put(known()?.access),
@@ -41,7 +41,7 @@ fn put(data: &Any, attribute: u32, at: u64, region: Option<&Region>) -> Done {
     }
 }
 
-/// The answer of `cuPointerGetAttributes`, which gives zeroes where the single call refuses.
+/// Writes the result of `cuPointerGetAttributes`. It is zero where the call for a single attribute returns an error.
 fn put_or_zero(data: &Any, attribute: u32, at: u64, region: Option<&Region>) -> Result<(), Code> {
     match put(data, attribute, at, region) {
         Err(INVALID_VALUE) if matches!(attribute, 1 | 3 | 4 | 7 | 11 | 12 | 14 | 18..=20) => data.put(0u64),
@@ -65,7 +65,7 @@ driver! {
     }
 
     fn cuPointerSetAttribute(_value: u64, attribute: u32, at: u64) {
-        // Only SYNC_MEMOPS can be set, and copies that are waited for are always in order here.
+        // Only SYNC_MEMOPS can be set, and this driver's synchronous copies are always in order.
         if attribute == 6 && regions::is_known(at) { Ok(()) } else { Err(INVALID_VALUE) }
     }
 }

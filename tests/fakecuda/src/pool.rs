@@ -1,8 +1,8 @@
-//! A stream-ordered pool: one sparse memfd, of which allocations are ranges. Who gets the descriptor maps single ranges of
-//! it, so that no process has to be alive or asked for that.
+//! A stream-ordered pool: one sparse memfd whose ranges are the allocations. A process that has the descriptor maps
+//! single ranges, so the exporter need not be alive.
 //!
-//! In the owner's process: `used == sum of ranges that are used or freed in a stream that has not come there yet`, and
-//! `used <= reserved`. The device counts reserved memory as used.
+//! Invariants in the owner's process: `used == sum of ranges that are used, or freed in a stream that has not reached
+//! the free`, and `used <= reserved`. The device counts reserved memory as used.
 
 use crate::backing::{Backing, Use};
 use crate::code::{Code, Done, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY};
@@ -21,7 +21,7 @@ const STEP: u64 = 2 << 20;
 enum Range {
     Free,
     Used,
-    /// Freed in a stream that has not come there; the same stream may have it again before.
+    /// Freed in a stream that has not reached the free. The same stream may allocate it again earlier.
     Pending {
         stream: u64,
     },
@@ -35,10 +35,10 @@ pub struct State {
     pub reserved_high: u64,
     pub threshold: u64,
     pub reuse: [i32; 3],
-    /// By device; the pool's own has all access.
+    /// Access flags by device. The pool's own device always has full access.
     pub access: HashMap<i32, u32>,
     destroyed: bool,
-    /// Only then does the driver export the pool's pointers.
+    /// True if the pool can be exported. Only then does the driver export the pool's pointers.
     pub exported: bool,
 }
 
@@ -53,7 +53,7 @@ pub struct Pool {
 
 pub static POOLS: Table<Pool> = Table::new();
 
-/// By device: its default pool, and the one that allocations take.
+/// By device: its default pool, and the pool that allocations use.
 static DEFAULTS: Mutex<Option<HashMap<u32, u64>>> = Mutex::new(None);
 static CURRENT: Mutex<Option<HashMap<u32, u64>>> = Mutex::new(None);
 
@@ -62,7 +62,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 pub fn create(device: u32, exportable: bool, most: u64) -> Result<u64, Code> {
-    // Room to be fragmented in: addresses and holes of a file cost nothing.
+    // Leaves space for fragmentation: addresses and holes of a file cost nothing.
     let bytes = (settings::get().memory_bytes.saturating_mul(4)).next_multiple_of(STEP);
     let backing = Backing::create(Use::Pool, device, bytes, 0)?;
     let base = pages::map(&backing.file, 0, bytes, STEP, 3)?;
@@ -131,7 +131,7 @@ impl State {
         }
     }
 
-    /// Returns a range of this number of bytes, and whether it was free. Otherwise the same stream has given it back.
+    /// Returns a range of this number of bytes, and true if it was free. If false, the same stream has freed it.
     fn take(&mut self, bytes: u64, stream: u64) -> Option<(u64, bool)> {
         let again = |range: &(u64, Range)| *range == (bytes, Range::Pending { stream });
         if let Some((at, range)) = self.ranges.iter_mut().find(|(_, range)| again(range)) {
@@ -194,12 +194,12 @@ impl Pool {
         let (at, fresh) = state.take(length, stream.id).ok_or(OUT_OF_MEMORY)?;
         state.used = used;
         state.used_high = state.used_high.max(used);
-        // What the stream has yet to do with it before may reach further, within the same pages.
+        // Earlier work in the stream may access more bytes of the range, within the same pages.
         let before = if fresh { None } else { regions::find(self.base + at) };
         let known = before.map_or(bytes, |region| region.bytes.max(bytes));
         let region = Region::new(self.base + at, known, Kind::Pool, self.backing.device);
         regions::insert(Region { backing: Some(self.backing.clone()), pool: handle, offset: at, ..region });
-        // Not before: what it was before may be about to be given back, see below.
+        // Unlock only now: until the region is listed, [`Self::give`] could free the range for its previous allocation.
         drop(state);
         if fresh {
             self.backing.soil(at, length)?;
@@ -207,7 +207,8 @@ impl Pool {
         Ok(self.base + at)
     }
 
-    /// The stream came to where an allocation was freed. Memory that it got again meanwhile stays.
+    /// Frees an allocation when its stream has reached the free. A range that the stream has allocated again stays in
+    /// use.
     fn give(&self, handle: u64, region: &Region) {
         let mut state = self.state();
         let mut map = regions::lock();
@@ -229,7 +230,8 @@ impl Pool {
         self.leave_if_empty(handle);
     }
 
-    /// Gives memory back to the device, down to what is used. A pool that others may have mapped never does.
+    /// Returns unused memory to the device, but keeps `keep` bytes. Keeps all memory of a pool that other processes may
+    /// have mapped.
     pub fn shrink(&self, keep: u64) {
         let mut state = self.state();
         let least = state.used.max(keep.min(state.reserved)).next_multiple_of(STEP);
@@ -251,7 +253,7 @@ impl Pool {
         if !self.imported || bytes == 0 || offset.checked_add(length).is_none_or(|end| end > self.backing.bytes) {
             return Err(INVALID_VALUE);
         }
-        // The driver imports an allocation once in a process: one free ends all imports.
+        // The driver imports an allocation once per process, so one free ends all imports.
         let is_same = |region: &Region| {
             region.kind == Kind::PoolImport
                 && region.offset == offset
@@ -268,7 +270,7 @@ impl Pool {
         Ok(start)
     }
 
-    /// Applies to what is mapped already, too.
+    /// Sets the access, also for existing mappings.
     pub fn set_access(&self, handle: u64, device: i32, flags: u32) -> Done {
         let own = device == self.backing.device as i32;
         if own && !self.imported && flags != 3 {
@@ -302,7 +304,7 @@ fn forget_import(region: &Region) {
     }
 }
 
-/// Frees an allocation when the stream comes to it.
+/// Frees an allocation when the stream reaches this call.
 pub fn free(at: u64, stream: &Arc<Stream>) -> Done {
     const FREED: u32 = 1;
     let mut map = regions::lock();
@@ -323,7 +325,7 @@ pub fn free(at: u64, stream: &Arc<Stream>) -> Done {
     Ok(())
 }
 
-/// For `cuMemFree`, which has waited for the device.
+/// Frees an allocation for `cuMemFree`, which has waited for the device.
 pub fn free_now(region: &Region) -> Done {
     match region.kind {
         Kind::PoolImport => forget_import(region),

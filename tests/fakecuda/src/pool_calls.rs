@@ -1,4 +1,4 @@
-//! The driver's functions about pools and about memory in the order of streams.
+//! The driver's functions for pools and stream-ordered memory.
 
 use crate::args::{Any, In, Out};
 use crate::backing::{Backing, Use};
@@ -25,7 +25,7 @@ struct Properties {
     reserved: [u8; 54],
 }
 
-/// `CUmemPoolPtrExportData`: which range of which pool.
+/// `CUmemPoolPtrExportData`: a range of a pool.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Exported {
@@ -100,7 +100,7 @@ driver! {
         match attribute {
             1..=3 => state.reuse[attribute as usize - 1] = value.get()?,
             4 => state.threshold = value.get()?,
-            // The high marks can only be set back.
+            // The high-water marks can only be reset.
             6 if value.get::<u64>()? == 0 => state.reserved_high = state.reserved,
             8 if value.get::<u64>()? == 0 => state.used_high = state.used,
             _ => return Err(INVALID_VALUE),
@@ -155,7 +155,7 @@ driver! {
     }
 
     fn cuMemPoolImportFromShareableHandle(place: Out<u64>, descriptor: u64, kind: u32, flags: u64) {
-        // The driver takes descriptor 0 for a null pointer.
+        // The driver treats descriptor 0 as a null pointer.
         if kind != POSIX_DESCRIPTOR || flags != 0 || descriptor == 0 {
             return Err(INVALID_VALUE);
         }

@@ -1,4 +1,4 @@
-//! What lies where in this process's "device" address space, and what may be done with it.
+//! The regions of this process's "device" address space, and the access that each permits.
 
 use crate::backing::Backing;
 use crate::code::{Code, INVALID_VALUE};
@@ -32,16 +32,16 @@ pub struct Region {
     pub bytes: u64,
     pub kind: Kind,
     pub device: u32,
-    /// In which context it was made; 0 for memory without one.
+    /// The context in which the region was allocated; 0 for memory without one.
     pub context: u64,
     /// CUDA's access flags: 0, 1 (read) or 3.
     pub access: u32,
     pub backing: Option<Arc<Backing>>,
-    /// The pool that it belongs to.
+    /// The pool to which the region belongs.
     pub pool: u64,
-    /// Where it begins in its backing.
+    /// The region's offset in its backing.
     pub offset: u64,
-    /// Flags of host memory; how often an IPC handle was opened.
+    /// For host memory, its flags. For an IPC handle, the number of times that it was opened.
     pub extra: u32,
     pub id: u64,
 }
@@ -76,7 +76,7 @@ pub fn find(address: u64) -> Option<Region> {
     within(&lock(), address).cloned()
 }
 
-/// Takes out the region that begins there, if it is of one of the kinds.
+/// Removes the region that begins at this address, if it is of one of these kinds.
 pub fn remove(start: u64, kinds: &[Kind]) -> Result<Region, Code> {
     let mut map = lock();
     match map.get(&start) {
@@ -85,13 +85,13 @@ pub fn remove(start: u64, kinds: &[Kind]) -> Result<Region, Code> {
     }
 }
 
-/// Whether something lies in the range.
+/// Returns true if the range contains part of a region.
 pub fn any_in(start: u64, bytes: u64) -> bool {
     let map = lock();
     map.range(..start + bytes).next_back().is_some_and(|(_, region)| region.end() > start)
 }
 
-/// The regions that exactly fill the range.
+/// Returns the regions that exactly fill the range.
 pub fn exactly(start: u64, bytes: u64) -> Result<Vec<Region>, Code> {
     let map = lock();
     let found: Vec<Region> = map.range(start..start + bytes).map(|(_, region)| region.clone()).collect();
@@ -122,7 +122,7 @@ impl Touch {
         Self { at, bytes, write: true }
     }
 
-    /// Whether the card can do it: memory that it knows, with the access that was granted.
+    /// Returns true if the driver knows the memory and the access is granted.
     pub fn is_allowed(&self) -> bool {
         let map = lock();
         let Some(end) = self.at.checked_add(self.bytes) else { return false };
@@ -137,7 +137,7 @@ impl Touch {
     }
 }
 
-/// Whether the addresses belong to the driver at all: otherwise they are the program's own pageable memory.
+/// Returns true if the address belongs to the driver. Any other address is the program's own pageable memory.
 pub fn is_known(address: u64) -> bool {
     within(&lock(), address).is_some()
 }

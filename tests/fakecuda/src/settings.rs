@@ -1,11 +1,11 @@
-//! What a test sets: variables of the environment, read once, and files of the control folder, read at each use.
+//! The settings of a test: environment variables, read once, and files in the control folder, read at each use.
 
 use std::env;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// A function that shall fail.
+/// A function that fails by order of the test.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Failure {
     pub function: String,
@@ -15,7 +15,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Whether the call of that number, counted from 1, fails.
+    /// Returns true if the call with this number, counted from 1, fails.
     pub fn hits(&self, call: u64) -> bool {
         self.at.is_none_or(|at| call == at || (self.onwards && call > at))
     }
@@ -25,11 +25,11 @@ pub struct Settings {
     pub folder: Option<PathBuf>,
     pub log: Option<PathBuf>,
     pub devices: u32,
-    /// Per device.
+    /// Bytes of each device's memory.
     pub memory_bytes: u64,
     pub zero: bool,
     pub linger: Option<Duration>,
-    /// How many pieces of work a stream takes; a call that queues more blocks.
+    /// Maximum number of queued pieces of work in a stream. A call that queues one more blocks.
     pub depth: Option<u64>,
     failures: Vec<Failure>,
 }
@@ -63,14 +63,14 @@ pub fn failures() -> Vec<Failure> {
     failures
 }
 
-/// The files of which each holds the stream workers: `gate` for everybody, `gate.PID` for one process.
+/// Returns the files that hold the stream workers while they exist: `gate` for all processes, `gate.PID` for one.
 pub fn gates() -> Vec<PathBuf> {
     let folder = get().folder.iter();
     folder.flat_map(|folder| [folder.join("gate"), folder.join(format!("gate.{}", std::process::id()))]).collect()
 }
 
-/// `cuMemCreate=2@3,cuMemMap=201@2+`: function, `CUresult`, and the call that fails; with a plus also all later ones,
-/// without a number all.
+/// Parses failures such as `cuMemCreate=2@3,cuMemMap=201@2+`: the function, the `CUresult`, and the number of the call
+/// that fails. A plus adds all later calls. Without a number, all calls fail.
 fn parse(text: &str) -> Vec<Failure> {
     let one = |entry: &str| {
         let (function, rest) = entry.trim().split_once('=')?;

@@ -1,7 +1,8 @@
-//! A stream: pieces of work in order, taken by a thread of its own.
+//! A stream: pieces of work in order, done by a thread of its own.
 //!
-//! `done <= submitted`, and the pieces `done+1..=submitted` are in the queue or in the worker's hands. A piece is done when
-//! all before it are. Work that has to come after work of another stream names that stream and how far it has to be.
+//! Invariants: `done <= submitted`, and the pieces `done+1..=submitted` are in the queue, or the worker is doing them.
+//! A piece is done when all earlier ones are. Work that must follow work of another stream names that stream and the
+//! number of its last piece.
 
 use crate::code::{Code, Done, ILLEGAL_ADDRESS, INVALID_CONTEXT, INVALID_HANDLE, NOT_READY};
 use crate::handles::Table;
@@ -18,9 +19,9 @@ pub const NON_BLOCKING: u32 = 1;
 
 pub struct Piece {
     pub touches: Vec<Touch>,
-    /// The work of the card; the rest is the driver's own and stays undone when the process dies.
+    /// True for work of the card. Other work is the driver's own, and is lost when the process dies.
     pub on_card: bool,
-    /// Still done after a fault, so that nobody waits for ever.
+    /// True for work that is done even after a fault, so that waits for it end.
     pub always: bool,
     pub run: Box<dyn Fn() + Send>,
 }
@@ -68,7 +69,7 @@ pub struct Stream {
     mirror: Mirror,
 }
 
-/// The `CUresult` of a kernel that touched what it must not. It stays, as a context's error does.
+/// The `CUresult` of a kernel that accessed invalid memory. It remains, like a context's error.
 static FAULT: AtomicU32 = AtomicU32::new(0);
 
 pub fn fault() -> Option<Code> {
@@ -101,7 +102,7 @@ impl Stream {
         Self { id: crate::handles::fresh(), device, context, flags, priority, legacy, state, changed, mirror }
     }
 
-    /// Puts a piece behind all that is there; the number by which to wait for it.
+    /// Adds a piece to the end of the queue. Returns its number, for waits.
     pub fn enqueue(self: &Arc<Self>, piece: Piece) -> u64 {
         let after = self.implied();
         let mut state = lock(&self.state);
@@ -210,7 +211,7 @@ impl Stream {
         }
     }
 
-    /// For the default stream: nothing is pending in the streams that it waits for.
+    /// Returns true if all streams that the default stream waits for have no pending work.
     fn implied_by_legacy(&self) -> bool {
         !self.legacy || self.implied().is_empty()
     }
@@ -253,7 +254,7 @@ pub fn create(flags: u32, priority: i32) -> Result<u64, Code> {
     Ok(STREAMS.add(Stream::new(context.device, context.handle, flags, priority.clamp(-5, 0), false)))
 }
 
-/// The card still does the queued work.
+/// Destroys the stream. The card still does the queued work.
 pub fn destroy(handle: u64) -> Done {
     if handle <= 2 {
         return Err(INVALID_HANDLE);
@@ -264,7 +265,7 @@ pub fn destroy(handle: u64) -> Done {
     Ok(())
 }
 
-/// Waits until the device has nothing to do for this process.
+/// Waits until the device has done all work of this process.
 pub fn synchronize_all(device: u32) -> Done {
     let named = STREAMS.all().into_iter().map(|(_, stream)| stream);
     let unnamed = lock(&UNNAMED).clone();

@@ -116,7 +116,8 @@ driver! {
     fn cuStreamWriteValue32_v2(stream: u64, at: u64, value: u32, _flags: u32) {
         let touches = vec![Touch::write(at, 4)];
         let write = move || {
-            // SAFETY: the worker checked that the four bytes are mapped and writable; others use them as a word too.
+            // SAFETY: the worker has checked that the four bytes are mapped and writable. All accesses to them are
+            // atomic.
             unsafe { AtomicU32::from_ptr(at as *mut u32) }.store(value, Ordering::Release);
         };
         aligned(at, 4)?;
@@ -127,7 +128,8 @@ driver! {
     fn cuStreamWriteValue64_v2(stream: u64, at: u64, value: u64, _flags: u32) {
         let touches = vec![Touch::write(at, 8)];
         let write = move || {
-            // SAFETY: the worker checked that the eight bytes are mapped and writable; others use them as a word too.
+            // SAFETY: the worker has checked that the eight bytes are mapped and writable. All accesses to them are
+            // atomic.
             unsafe { AtomicU64::from_ptr(at as *mut u64) }.store(value, Ordering::Release);
         };
         aligned(at, 8)?;
@@ -138,7 +140,7 @@ driver! {
     fn cuStreamWaitValue32_v2(stream: u64, at: u64, value: u32, flags: u32) {
         aligned(at, 4)?;
         let met = move || {
-            // SAFETY: the worker checked that the four bytes are mapped; others use them as a word too.
+            // SAFETY: the worker has checked that the four bytes are mapped. All accesses to them are atomic.
             let now = unsafe { AtomicU32::from_ptr(at as *mut u32) }.load(Ordering::Acquire);
             match flags & 3 {
                 0 => now.wrapping_sub(value) as i32 >= 0,
@@ -154,7 +156,7 @@ driver! {
     fn cuStreamWaitValue64_v2(stream: u64, at: u64, value: u64, flags: u32) {
         aligned(at, 8)?;
         let met = move || {
-            // SAFETY: the worker checked that the eight bytes are mapped; others use them as a word too.
+            // SAFETY: the worker has checked that the eight bytes are mapped. All accesses to them are atomic.
             let now = unsafe { AtomicU64::from_ptr(at as *mut u64) }.load(Ordering::Acquire);
             match flags & 3 {
                 0 => now.wrapping_sub(value) as i64 >= 0,

@@ -1,12 +1,12 @@
-//! `cuGetProcAddress`: a function by its name in cuda.h and the version of CUDA that the caller was built for.
+//! `cuGetProcAddress`: finds a function by its name in cuda.h and the CUDA version that the caller was built for.
 
 use crate::args::{Out, Text};
 use crate::code::{Done, NOT_FOUND};
 use std::ffi::{CStr, CString};
 use std::sync::OnceLock;
 
-/// Functions whose signature changed: from which version on a name stands for which symbol. All others have one symbol,
-/// the one with the highest suffix that this library exports.
+/// Functions whose signature changed: name, first version, and the symbol from that version on. Each other function has
+/// one symbol, the one with the highest suffix that this library exports.
 const CHANGED: [(&str, i32, &str); 9] = [
     ("cuStreamGetCtx", 12050, "cuStreamGetCtx_v2"),
     ("cuStreamGetCtx", 0, "cuStreamGetCtx"),
@@ -19,25 +19,25 @@ const CHANGED: [(&str, i32, &str); 9] = [
     ("cuGetProcAddress", 0, "cuGetProcAddress_v2"),
 ];
 
-/// This library, as dlopen knows it. Once asked for, it is not unloaded any more.
+/// Returns this library's dlopen handle. After the first call the library is never unloaded.
 pub fn library() -> u64 {
     static LIBRARY: OnceLock<u64> = OnceLock::new();
     *LIBRARY.get_or_init(|| {
         let inside: &CStr = c"fakecuda";
-        // SAFETY: a C structure of pointers, for which zeroes are values.
+        // SAFETY: a C structure of pointers, for which zeros are valid values.
         let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
-        // SAFETY: any address may be asked for, and the structure lives through the call.
+        // SAFETY: dladdr accepts any address, and the structure outlives the call.
         if unsafe { libc::dladdr(inside.as_ptr().cast(), &raw mut found) } == 0 || found.dli_fname.is_null() {
             return 0;
         }
-        // SAFETY: the file's name as the loader gave it; without loading anything anew.
+        // SAFETY: the name comes from the loader, and RTLD_NOLOAD loads no library.
         unsafe { libc::dlopen(found.dli_fname, libc::RTLD_NOW | libc::RTLD_NOLOAD) as u64 }
     })
 }
 
 fn symbol(name: &str) -> Option<u64> {
     let name = CString::new(name).ok()?;
-    // SAFETY: a handle of dlopen that is never closed, and a string that ends with a zero.
+    // SAFETY: the dlopen handle is never closed, and the string ends with a zero byte.
     let address = unsafe { libc::dlsym(library() as *mut _, name.as_ptr()) } as u64;
     (library() != 0 && address != 0).then_some(address)
 }

@@ -1,4 +1,4 @@
-//! Virtual memory management: handles of memory, reserved addresses, and one mapped to the other.
+//! Virtual memory management: handles of memory, reserved addresses, and mappings of handles at addresses.
 
 use crate::args::{Any, In, Out};
 use crate::backing::{Backing, Use};
@@ -48,7 +48,7 @@ pub struct Access {
 struct Memory {
     backing: Arc<Backing>,
     handle_types: u32,
-    /// A handle that was retained has to be released as often.
+    /// Number of references. Each retained handle needs its own release.
     references: AtomicU32,
 }
 
@@ -64,7 +64,7 @@ fn is_reserved(at: u64, bytes: u64) -> bool {
     map.range(..=at).next_back().is_some_and(|(start, length)| at + bytes <= start + length)
 }
 
-/// The device of an allocation that this card can make.
+/// Returns the device of an allocation. Fails if this card cannot make the allocation.
 fn check(properties: &Properties) -> Result<u32, Code> {
     const DEVICE: u32 = 1;
     if properties.kind != 1 || properties.handle_types & !POSIX_DESCRIPTOR != 0 && properties.handle_types > 8 {
@@ -84,7 +84,7 @@ fn memory(handle: u64) -> Result<Arc<Memory>, Code> {
     MEMORY.get(handle).map_err(|_| INVALID_VALUE)
 }
 
-/// The handle under which the backing of a mapping is known, or a new one: the first may have been released.
+/// Returns the handle of a mapping's memory. Makes a new handle if the first was released.
 fn retain(region: &Region) -> Result<u64, Code> {
     let backing = region.backing.as_ref().ok_or(INVALID_VALUE)?;
     if let Some((handle, memory)) = MEMORY.all().into_iter().find(|(_, memory)| memory.backing.inode == backing.inode) {
@@ -151,7 +151,7 @@ driver! {
         if kind != POSIX_DESCRIPTOR {
             return Err(NOT_SUPPORTED);
         }
-        // The driver takes descriptor 0 for a null pointer.
+        // The driver treats descriptor 0 as a null pointer.
         if descriptor == 0 {
             return Err(INVALID_VALUE);
         }
@@ -180,7 +180,7 @@ driver! {
 
     fn cuMemMap(at: u64, bytes: u64, offset: u64, handle: u64, flags: u64) {
         let memory = memory(handle)?;
-        // As in CUDA today: only from the start.
+        // As in CUDA 13.0, a mapping begins at the start of the memory.
         if !is_whole(bytes) || !is_whole(at) || offset != 0 || flags != 0 || bytes > memory.backing.bytes {
             return Err(INVALID_VALUE);
         }
@@ -200,7 +200,7 @@ driver! {
             return Err(INVALID_VALUE);
         }
         for region in found {
-            // As in CUDA: work that still uses it comes first.
+            // As in CUDA, the call waits for work that still uses the mapping.
             let _ = stream::synchronize_all(region.device);
             regions::remove(region.start, &[Kind::Vmm])?;
             pages::vacate(region.start, region.bytes);
@@ -224,7 +224,8 @@ driver! {
     }
 }
 
-/// The pages get the most that one device was granted: kernels of all devices run on the same processor.
+/// Sets the access of a range. The pages get the widest access that any device was granted, because kernels of all
+/// devices run on the same processor.
 fn set_access(at: u64, bytes: u64, access: &[Access]) -> Done {
     let found = regions::exactly(at, bytes)?;
     if access.is_empty() || found.iter().any(|region| region.kind != Kind::Vmm) {

@@ -45,7 +45,7 @@ def buffers():
     there.copy_to(back, stream=stream)
     stream.sync()
     assert (seen == numbers).all()
-    # A view of memory that somebody else owns, as a lease is.
+    # A view of memory that another object owns, like a lease.
     view = Buffer.from_handle(int(there.handle), 4096)
     assert view.is_device_accessible and not view.is_host_accessible
     assert view.__dlpack_device__()[1] == 0
@@ -189,7 +189,7 @@ def numba_cleans_up():
 
     there, host = cuda.to_device(np.arange(5)), cuda.pinned_array(5)
     del there, host
-    # The last test: this process has no context afterwards.
+    # Must be the last test: afterwards this process has no context.
     cuda.close()
 
 

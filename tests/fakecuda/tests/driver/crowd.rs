@@ -48,7 +48,8 @@ fn threads_do_not_disturb_each_other() {
     World::new().start("crowd::threads_do_not_disturb_each_other", "only").succeeds();
 }
 
-/// Memory that one thread frees in a stream goes to others in the same stream at once, and never to two of them.
+/// Memory that one thread frees in a stream is immediately available to other threads of that stream, and to one at a
+/// time.
 #[test]
 fn nobody_shares_what_is_had_again() {
     if role().is_some() {

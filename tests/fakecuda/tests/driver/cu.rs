@@ -1,4 +1,4 @@
-//! The driver's functions by cudarc, as results.
+//! The driver's functions through cudarc, with results.
 
 use cudarc::driver::sys::{
     CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType, CUmemAllocationProp,
@@ -8,7 +8,7 @@ use cudarc::driver::sys::{
 /// Calls a function of the driver: `Err` has the number of the `CUresult`.
 macro_rules! cu {
     ($name:ident($($arg:expr),* $(,)?)) => {{
-        // SAFETY: the arguments are places and values of the types that cudarc declares, and live through the call.
+        // SAFETY: the arguments are pointers and values of the types that cudarc declares, and outlive the call.
         match unsafe { cudarc::driver::sys::$name($($arg),*) } as u32 {
             0 => Ok(()),
             code => Err(code),
@@ -91,11 +91,11 @@ pub fn free_bytes() -> usize {
     free
 }
 
-/// How many breaches of the rules of sharing the fake saw.
+/// Returns the number of violations of the sharing rules that the fake driver has counted.
 pub fn violations() -> u64 {
-    // SAFETY: the driver that cudarc loads is the fake one, under this name; a handle that stays open.
+    // SAFETY: cudarc loads the fake driver under this name. The handle stays open.
     let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW) };
-    // SAFETY: a handle of dlopen and a string that ends with a zero.
+    // SAFETY: the handle is from dlopen, and the string ends with a zero byte.
     let symbol = unsafe { libc::dlsym(library, c"fakecuda_violations".as_ptr()) };
     assert!(!symbol.is_null());
     #[allow(clippy::disallowed_methods)]

@@ -1,4 +1,4 @@
-//! Events between processes: who waits sees what was written, and who does not sees what was there.
+//! Events between processes: a reader that waits sees the new data, and one that does not wait sees the old data.
 
 use crate::cu;
 use crate::kernels::{IMAGE, launch, module};
@@ -52,7 +52,7 @@ fn consumer() {
         return tell("waits for ever");
     }
     cu!(cuStreamSynchronize(stream)).unwrap();
-    // SAFETY: four bytes of pinned memory, whose copy is done.
+    // SAFETY: four bytes of pinned memory, and the copy to them is done.
     tell(unsafe { pinned.cast::<u32>().read() });
 }
 

@@ -66,7 +66,7 @@ fn host() {
     let file = tempfile::tempfile().unwrap();
     file.set_len(8192).unwrap();
     let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
-    // SAFETY: a new mapping, where the kernel likes.
+    // SAFETY: a new mapping at an address that the kernel chooses.
     let at = unsafe { libc::mmap(std::ptr::null_mut(), 8192, libc::PROT_READ, libc::MAP_SHARED, fd, 0) };
     assert_eq!(cu!(cuMemHostRegister_v2(at, 8192, 0)), Err(1), "not writable");
     cu!(cuMemHostRegister_v2(at, 8192, 8)).unwrap();

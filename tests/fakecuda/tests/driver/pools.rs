@@ -21,7 +21,7 @@ fn owner() {
     let pool = pool();
     let mut fd = -1;
     cu!(cuMemPoolExportToShareableHandle((&raw mut fd).cast(), pool, POSIX, 0)).unwrap();
-    // SAFETY: a new descriptor, which the driver leaves to its caller.
+    // SAFETY: a new descriptor, which the driver's caller owns.
     give("pool", unsafe { OwnedFd::from_raw_fd(fd) });
     for _ in 0..2 {
         let mut at = 0;

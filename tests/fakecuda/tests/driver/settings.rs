@@ -1,4 +1,4 @@
-//! What a test can set: failures, the log; and what a forked child gets.
+//! Failures and the log, which a test can configure, and the driver in a forked child.
 
 use crate::cu::{self, SLAB};
 use crate::world::{World, folder, role};
@@ -94,7 +94,7 @@ fn contexts_are_counted_and_belong_to_threads() {
 
 fn forking() {
     cu::start();
-    // SAFETY: the child makes calls that answer without a lock, and leaves by _exit.
+    // SAFETY: the child makes calls that take no lock, and ends with _exit.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         let mut context = std::ptr::null_mut();
@@ -103,7 +103,7 @@ fn forking() {
         unsafe { libc::_exit(code as i32) };
     }
     let mut status = 0;
-    // SAFETY: a child of this process, and a place for its status.
+    // SAFETY: a child of this process, and a valid pointer for its status.
     unsafe { libc::waitpid(pid, &raw mut status, 0) };
     assert_eq!(libc::WEXITSTATUS(status), 3);
 }

@@ -28,7 +28,7 @@ fn order() {
     launch(module, "tl_add_i32", blocking, &mut [at, at, at, 4]).unwrap();
     cu!(cuStreamSynchronize(blocking)).unwrap();
     assert_eq!(cu::read(at), Ok(8));
-    // Destroyed with work in it: the work is done all the same.
+    // The stream is destroyed with queued work. The card still does it.
     launch(module, "tl_spin_fill_u32", stream, &mut [at, 4, 5, 20_000_000]).unwrap();
     let mut event = std::ptr::null_mut();
     cu!(cuEventCreate(&raw mut event, 0)).unwrap();
@@ -53,7 +53,7 @@ fn worker() {
     cu::write(at, 1).unwrap();
     let mut fd = -1;
     cu!(cuMemExportToShareableHandle((&raw mut fd).cast(), handle, POSIX, 0)).unwrap();
-    // SAFETY: a new descriptor, which the driver leaves to its caller.
+    // SAFETY: a new descriptor, which the driver's caller owns.
     give("slab", unsafe { OwnedFd::from_raw_fd(fd) });
     let (module, stream) = (module(IMAGE), cu::stream());
     tell("ready");

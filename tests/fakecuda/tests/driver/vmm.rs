@@ -1,4 +1,4 @@
-//! Memory by handles: exported, imported, outliving who made it, and protected.
+//! Memory by handles: exported, imported, alive after its exporter has died, and protected.
 
 use crate::cu::{self, POSIX, READ, SLAB, WRITE};
 use crate::world::{World, give, role, take, tell, told};
@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 fn export(handle: u64) -> OwnedFd {
     let mut fd = -1;
     cu!(cuMemExportToShareableHandle((&raw mut fd).cast(), handle, POSIX, 0)).unwrap();
-    // SAFETY: a new descriptor, which the driver leaves to its caller.
+    // SAFETY: a new descriptor, which the driver's caller owns.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
@@ -85,7 +85,7 @@ fn refusals() {
     cu!(cuMemUnmap(at, 2 * SLAB)).unwrap();
     cu!(cuMemRelease(handle)).unwrap();
     assert_eq!(cu!(cuMemRelease(handle)), Err(1), "twice");
-    // Imported where it was made: the same memory, counted once.
+    // Imported in the exporting process: the same memory, counted once.
     let free = cu::free_bytes();
     let handle = cu::create(SLAB).unwrap();
     let again = import(&export(handle)).unwrap();
@@ -107,9 +107,9 @@ fn what_the_driver_refuses_is_refused() {
 fn trespasser() {
     cu::start();
     let at = cu::map(cu::create(SLAB).unwrap(), SLAB, READ);
-    // SAFETY: the fake maps device memory where its pointer says, readable as it was asked for.
+    // SAFETY: the fake driver has mapped device memory at its pointer, readable as requested.
     tell(unsafe { (at as *const u32).read_volatile() });
-    // SAFETY: mapped, and not writable: the process ends here by a signal, as the test expects.
+    // SAFETY: mapped, and not writable. A signal ends the process at this point, as the test expects.
     unsafe { (at as *mut u32).write_volatile(1) };
 }
 

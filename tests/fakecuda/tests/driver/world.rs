@@ -1,5 +1,5 @@
-//! A fake machine, and processes on it: the test binary again, with the fake driver where the loader looks, running one
-//! test in a role.
+//! A fake machine, and its processes. Each process is the test binary again: it runs one test in a role, and the loader
+//! finds the fake driver.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,17 +10,17 @@ use std::time::{Duration, Instant};
 
 const ROLE: &str = "FAKECUDA_TEST_ROLE";
 
-/// The role of this process. None: it is the test itself, and has no driver.
+/// Returns the role of this process. Returns `None` in the test itself, which loads no driver.
 pub fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
-/// To the test.
+/// Prints a line for the test.
 pub fn tell(text: impl std::fmt::Display) {
     println!("@{text}");
 }
 
-/// From the test.
+/// Reads a line from the test.
 pub fn told() -> String {
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line).expect("the test speaks");
@@ -31,7 +31,7 @@ pub fn folder() -> PathBuf {
     PathBuf::from(std::env::var_os("FAKECUDA_DIR").expect("the world's folder"))
 }
 
-/// The library that cargo built beside this binary.
+/// Returns the library, which cargo builds in the folder of this binary.
 fn library() -> PathBuf {
     let here = std::env::current_exe().expect("a binary");
     let deps = here.parent().expect("in a folder");
@@ -72,7 +72,7 @@ impl World {
         Process { child, output }
     }
 
-    /// Holds the streams of a process, or of all.
+    /// Holds the streams of one process, or of all.
     pub fn gate(&self, process: Option<&Process>) -> PathBuf {
         let name = process.map_or("gate".to_owned(), |process| format!("gate.{}", process.child.id()));
         let gate = self.path().join(name);
@@ -95,7 +95,7 @@ impl Process {
         loop {
             let mut line = String::new();
             assert_ne!(self.output.read_line(&mut line).expect("text"), 0, "the process ended before it spoke");
-            // libtest may have left something before it on the line.
+            // libtest may have printed text at the start of the line.
             if let Some(at) = line.find('@') {
                 return line[at + 1..].trim_end().to_owned();
             }
@@ -114,7 +114,7 @@ impl Process {
         self.child.wait().expect("it ended")
     }
 
-    /// Ends, and everything that it checked was so.
+    /// Waits for the end of the process, and asserts that all its checks passed.
     pub fn succeeds(self) {
         assert!(self.end().success());
     }
@@ -127,7 +127,7 @@ impl Drop for Process {
     }
 }
 
-/// Waits for one process that takes the descriptor.
+/// Passes the descriptor to the next process that connects.
 pub fn give(name: &str, fd: impl AsFd) {
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
     let listener = UnixListener::bind(folder().join(name)).expect("a socket");
