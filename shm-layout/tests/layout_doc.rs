@@ -1,4 +1,4 @@
-//! docs/layout.md is made from the structures in this crate, and may not lag behind them.
+//! docs/layout.md is generated from the structures in this crate, and this test compares both.
 #![cfg(not(loom))]
 
 use std::fmt::Write;
@@ -44,11 +44,11 @@ const RIGHTS: &[(&str, &str, &str, &str)] = &[
     ("RingEntry", "the ring of a stream", "the producer", "the daemon and the subscribers"),
 ];
 
-/// A part of a packed word: its highest and lowest bit, what it is, and the function that extracts it (none where no function
-/// of the crate does).
+/// A part of a packed word: its highest and lowest bit, its meaning, and the function that extracts it (`None` if the
+/// crate has no such function).
 type Part = (u32, u32, &'static str, Option<fn(u64) -> u64>);
 
-/// The packed words: name, where they stand, their parts from the highest bit on.
+/// The packed words: their names, locations, and parts from the highest bit down.
 const WORDS: &[(&str, &str, &[Part])] = &[
     (
         "OwnerWord",

@@ -11,7 +11,7 @@ fn path(version: u32) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("layouts/{version}.txt"))
 }
 
-/// A structure a line, with its length in bytes; then its fields, indented: offset, name, type.
+/// Writes one line per structure, with its length in bytes, followed by its indented fields: offset, name, type.
 fn text(structures: &[Structure]) -> String {
     let mut text = String::new();
     for structure in structures {
@@ -45,7 +45,7 @@ fn recorded(version: u32) -> Vec<Structure> {
     structures(&std::fs::read_to_string(path(version)).unwrap_or_else(|error| panic!("layouts/{version}.txt: {error}")))
 }
 
-/// Returns the fields, each with its end.
+/// Returns the fields, each with the offset of its end.
 fn extents(structure: &Structure) -> impl Iterator<Item = (&'static Field, usize)> + use<> {
     let bytes = structure.bytes;
     let ends = structure.fields.iter().skip(1).map(|field| field.offset).chain([bytes]);

@@ -1,15 +1,17 @@
-//! Models of the protocol, run by loom over every interleaving and every value that the memory model lets a load return.
+//! Models of the protocol. loom runs each of them over every interleaving and every value that the memory model lets a
+//! load return.
 //!
-//! Each model uses the crate's own words and functions. Beside what must hold stand its refutations: the same model with
-//! one order, fence or second look left out, which must fail, or the model would prove nothing.
+//! Each model uses the crate's own words and functions. Next to each proof are its refutations: the same model without
+//! one ordering, fence or second check. A refutation must fail; otherwise the model would prove nothing.
 //!
-//! `just loom`, or `RUSTFLAGS="--cfg loom" cargo test --release -p tensorlend-layout --test loom`. Models are exhaustive
-//! unless they state a bound on preemptions, which `LOOM_MAX_PREEMPTIONS` replaces. `--nocapture` shows the counts.
+//! `just loom`, or `RUSTFLAGS="--cfg loom" cargo test --release -p tensorlend-layout --test loom`. Models are
+//! exhaustive unless they state a bound on preemptions, which `LOOM_MAX_PREEMPTIONS` replaces. `--nocapture` shows the
+//! counts.
 //!
-//! Loom reduces the interleavings that it tries: for each access it takes back only the *last* access of the same word by
-//! another thread. A writer that looks at its own word just before it stores (as `Shard::free_entry` and `Ring::send` do)
-//! hides a reader's load from that. The opposite order of the two starts from the reader and hides nothing: so every model
-//! is explored once for each set of threads that are held back at first.
+//! Loom reduces the interleavings that it tries: for each access, it tries the opposite order only with the *last*
+//! access of the same word by another thread. A writer that reads its own word immediately before it stores (as
+//! `Shard::free_entry` and `Ring::send` do) hides a reader's load in this way. The opposite order starts from the
+//! reader and hides nothing. So every model is explored once for each set of threads that are held back at first.
 #![cfg(loom)]
 #![allow(clippy::arc_with_non_send_sync, reason = "loom runs all threads of a model on one thread")]
 
@@ -56,7 +58,7 @@ thread_local! {
     static RUNS: Local<usize> = const { Local::new(0) };
     static REACHED: Local<usize> = const { Local::new(0) };
     static EXPECTED: Local<bool> = const { Local::new(false) };
-    /// Bit t: thread t is held back at first; bit 0 is the model's main thread.
+    /// Bit t is set if thread t is held back at first; bit 0 is the model's main thread.
     static HELD_BACK: Local<u32> = const { Local::new(0) };
     static SPAWNED: Local<u32> = const { Local::new(0) };
 }
@@ -77,12 +79,12 @@ fn spawn<T: 'static>(run: impl FnOnce() -> T + 'static) -> JoinHandle<T> {
     handle
 }
 
-/// Counts an execution in which the path that the model is about was taken.
+/// Counts an execution in which the model took the path that it is about.
 fn reached() {
     REACHED.set(REACHED.get() + 1);
 }
 
-/// The bytes of four slots: loom reports every access that does not happen before or after each other one's write.
+/// The bytes of four slots. loom reports every access that neither happens before nor after each other thread's write.
 struct Bytes([UnsafeCell<u64>; 4]);
 
 impl Bytes {
@@ -94,7 +96,7 @@ impl Bytes {
         self.0[cell.slot().index()].with(|_| ());
     }
 
-    /// Fills the slot: for the owner, who believes that nobody reads it.
+    /// Fills the slot. The owner calls this when it believes that no process reads the slot.
     fn write(&self, slot: u32) {
         self.0[slot as usize].with_mut(|_| ());
     }
@@ -142,7 +144,8 @@ fn run(preemptions: Option<usize>, model: impl Fn() + Send + Sync + 'static) {
     }
 }
 
-/// Checks that the model holds in every execution, and that it says something: some execution got where it should.
+/// Checks that the model holds in every execution, and that at least one execution took the path that the model is
+/// about.
 fn holds(name: &str, preemptions: Option<usize>, model: impl Fn() + Send + Sync + 'static) {
     let started = Instant::now();
     let preemptions = preemptions.map(|stated| Builder::new().preemption_bound.unwrap_or(stated));
@@ -153,7 +156,7 @@ fn holds(name: &str, preemptions: Option<usize>, model: impl Fn() + Send + Sync 
     assert!(hits > 0, "{name}: the path that the model is about is never taken");
 }
 
-/// Checks that the model, with its one mistake, fails as `expected`.
+/// Checks that the model with one mistake fails as `expected`.
 fn refuted(name: &str, expected: &str, model: impl Fn() + Send + Sync + 'static) {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {

@@ -1,4 +1,4 @@
-//! The packets that `docs/protocol.md` shows byte by byte are those that are sent.
+//! The packets that `docs/protocol.md` shows byte by byte equal those that the code sends.
 #![cfg(not(loom))]
 
 use std::fmt::{Debug, Write as _};

@@ -416,7 +416,7 @@ class Turn:
             self.contender.put(self.number)
             put = time.perf_counter()
         elif isinstance(self.contender, Pipe | OutOfBand | Arrow):
-            # What goes through a pipe waits for its reader.
+            # Data in a pipe waits for its reader.
             self.peer.go()
             self.contender.put(self.number)
             put = time.perf_counter()

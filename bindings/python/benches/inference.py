@@ -129,7 +129,7 @@ class InProcess(Contender):
 
     @staticmethod
     def ready(file: str) -> None:
-        # Read once: with one thread an engine has no threads that a fork would lose.
+        # Loaded once, before the forks: with one thread an engine has no threads that a fork would lose.
         if file not in InProcess.engines:
             InProcess.engines[file] = Engine(file)
 
@@ -149,7 +149,7 @@ class InProcess(Contender):
 
 class Lend(Contender):
     name = "tensorlend"
-    #: Of runners, and before the names of the models that they serve.
+    #: The engine of the runners. The names of their models begin with it.
     engine = "onnxruntime"
 
     def __init__(self, number: int, model: str, file: str) -> None:
@@ -221,7 +221,7 @@ def redis_worker(files: dict[str, str]) -> None:
         else:
             answer = engines[what].run(values.reshape(1, 3, 224, 224))
         took = time.perf_counter() - began
-        # Together: one way to the server and back.
+        # Both commands in one round trip.
         with client.pipeline(transaction=False) as both:
             both.set(gives, answer.data.cast("B")).rpush(line, repr(took)).execute()
 
@@ -389,7 +389,7 @@ def batches(arguments: Any, files: dict[str, str], notes: list[str]) -> list[Row
             for _ in range(rounds):
                 once()
                 ended.append(time.perf_counter())
-            # A round is a batch: what each client waits is what all eight images take.
+            # A round is a batch, so each client waits for all eight images.
             return [(later - earlier) / BATCH for earlier, later in zip(ended, ended[1:], strict=False)]
 
         return all_of

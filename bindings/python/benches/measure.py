@@ -300,7 +300,7 @@ def redis_server(folder: str | Path) -> contextlib.AbstractContextManager[subpro
         raise ImportError("redis-server is not installed")
     path = Path(folder, "redis.sock")
     command = ["redis-server", "--port", "0", "--unixsocket", path, "--save", "", "--appendonly", "no", "--dir", folder]
-    # The honest opponent: without these, glibc maps and unmaps every large value.
+    # A fair comparison: without these settings, glibc maps and unmaps memory for every large value.
     return server(command, path, MALLOC_TRIM_THRESHOLD_=str(1 << 40), MALLOC_MMAP_THRESHOLD_=str(1 << 30))
 
 

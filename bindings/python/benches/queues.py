@@ -104,7 +104,7 @@ class Redis:
                 done = taken
             for place, item in enumerate(taken):
                 if len(item) == 8:
-                    # The end of this consumer: others get what it has taken ahead.
+                    # Another consumer gets the arrays that this one has taken and not processed.
                     for other in taken[place + 1 :]:
                         self.server.rpush("bench", other)
                     self.server.delete(self.own)

@@ -39,7 +39,7 @@ def run(contender: str, mib: int) -> dict[str, float]:
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    # One split, so that the workers' own copies of it do not hide what they are sent.
+    # One split, so that the workers' own copies of it do not hide the cost of sending the arrays.
     split = [(np.arange(0, len(x), 8), np.arange(1, len(x), 8))]
     search = GridSearchCV(SGDRegressor(max_iter=5, tol=None), {"alpha": [1e-4, 1e-3, 1e-2, 1e-1]}, n_jobs=2, cv=split, refit=False)
     wall = seconds(lambda: search.fit(x, y))

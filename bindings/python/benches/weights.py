@@ -38,7 +38,7 @@ def serve(contender: str, library: str, socket: str, pipe: Any) -> None:
     load = loader(contender, library, client)
     pipe.send("ready")
     path = pipe.recv()
-    # All servers are there: from here on, pages that they share with their parent count the same.
+    # All servers have started, so the pages that they share with their parent count equally from here on.
     before = pss("self")
     began = time.perf_counter()
     tensors = load(path)

@@ -98,7 +98,7 @@ def two(folder: Path, address: str | None = None, **settings: str) -> Iterator[t
     gateways' configurations."""
     program()
     with socket.create_server(("127.0.0.1", 0)) as server:
-        # Free now, and hopefully in a moment.
+        # Free now, and probably still free when the gateway binds it.
         port = server.getsockname()[1]
     endpoint = f'["tcp/127.0.0.1:{port}"]'
     lines = "".join(f"\n{name} = {value}" for name, value in settings.items())

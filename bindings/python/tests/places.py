@@ -40,7 +40,7 @@ class Place:
         many = [self.client.create(NBYTES, "uint8") for _ in range(count)]
         found = any(abs(address(draft) - self.address) < NBYTES for draft in many)
         for draft in many:
-            # As values: else nothing would be retired, and nothing reclaimed.
+            # Publishes the tensors as values, so that memory is retired and reclaimed.
             draft.publish("place/other")
         return found or mapped(self.address) != self.segment
 

@@ -18,7 +18,7 @@ from waiting import LONG, eventually
 
 import tensorlend
 
-#: The longest that a download may take, in seconds.
+#: Maximum duration of a download, in seconds.
 DOWNLOAD = 120
 
 

@@ -136,7 +136,7 @@ def test_waiting_costs_nothing(client, stream, monkeypatch):
             await subscription.recv_async(1)
 
     asyncio.run(main())
-    # After 0.1 s, then after twice as long each time, and at most once a second.
+    # The pauses are 0.1 s at first, double each time, and are at most one second.
     assert 1 <= len(polls) < 100
 
 
@@ -153,7 +153,7 @@ def test_cancelling(client, stream):
             await asyncio.wait_for(subscription.recv_async(), 0.05)
         stream.send(5)
         assert (await subscription.recv_async(30)).numpy() == 5
-        # The loop watches nothing that was cancelled.
+        # The loop no longer watches the descriptor of the canceled wait.
         assert not asyncio.get_running_loop().remove_reader(subscription.fileno())
 
     asyncio.run(main())
@@ -416,7 +416,7 @@ def test_calls_take_no_thread_once_connected(client):
         assert await asyncio.gather(*tasks) == list(range(1, 201))
         assert threads_here() < before + MORE
         serving.cancel()
-        # The caller leaves its server, and the next call succeeds.
+        # The caller disconnects from its server, and the next call succeeds.
         with pytest.raises(tensorlend.TimeoutError, match="after 0.01 s waiting for a response"):
             await callers[0].call_async(1, 0.01)
 

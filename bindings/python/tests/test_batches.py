@@ -106,7 +106,7 @@ def test_a_batch_keeps_its_memory(client, library):
     batches = client.batches(["b/0", "x"], library)
     next(batches)
     client.delete("x")
-    # Ahead.
+    # The loader has read this value ahead.
     assert place.stays()
     batch = next(batches)
     del batches
@@ -157,7 +157,7 @@ def test_a_missing_name_is_told_when_it_is_its_turn(client):
     assert numbers([next(batches), next(batches)]) == [0, 1]
     with pytest.raises(tensorlend.NotFoundError, match='"b/2"'):
         next(batches)
-    # It was passed.
+    # The loop skipped the failed batch.
     assert numbers(batches) == [3, 4]
 
 
@@ -179,7 +179,7 @@ def test_several_names_of_which_one_is_missing(client):
     with pytest.raises(tensorlend.NotFoundError, match='"y"'):
         next(batches)
     client.delete("x")
-    # Nothing of the batch that failed is left.
+    # No lease of the failed batch remains.
     assert place.comes_back()
     assert numbers(batches) == [0]
 
@@ -197,7 +197,7 @@ def test_names_that_raise(client):
     with pytest.raises(ZeroDivisionError, match="names"):
         next(batches)
     assert next(batches, None) is None
-    # An interrupt does not wait, and nothing is lost by it.
+    # An interrupt is raised at once, and no batch is lost.
     batches = client.batches(draw(KeyboardInterrupt()), "numpy")
     with pytest.raises(KeyboardInterrupt):
         next(batches)
@@ -301,7 +301,7 @@ def test_a_forked_child_gets_none(client):
     def look():
         with pytest.raises(tensorlend.Error, match="fork"):
             next(batches)
-        # By a client it gets its own.
+        # The client makes new batches for the child.
         return numbers(client.batches(names, "numpy"))
 
     assert in_child(look) == [0, 1, 2]

@@ -132,7 +132,7 @@ def test_a_harder_client_works_too(broker):
 
 
 def test_a_client_keeps_its_embedded_daemon() -> None:
-    # As README and manual print it: nobody else refers to the daemon.
+    # As README and manual print it: only the client refers to the daemon.
     client = tensorlend.embedded().connect()
     gc.collect()
     client.put("weights", np.arange(3))

@@ -317,7 +317,7 @@ def test_numba_reads_and_writes_in_place(numba: Program):
         raises(ValueError, "contiguous", client.put, "z", there[::2])
         client.put("z", there[2:5], device="cuda:0")
         assert client.get("z").to_host().tolist() == [2, 3, 4]
-        # In the work of a stream of its own, and after it.
+        # The copy is work of a separate stream; the check follows that work.
         stream = cuda.stream()
         later = cuda.to_device(np.ones(1000, np.uint8), stream=stream)
         client.put("s", later)
@@ -326,7 +326,7 @@ def test_numba_reads_and_writes_in_place(numba: Program):
         cuda.as_cuda_array(draft, sync=False).copy_to_device(np.full(1000, 3, np.uint8), stream=stream)
         draft.publish("s", stream=stream)
         assert (client.get("s").to_host() == 3).all()
-        # Released: what looks at it keeps it.
+        # The released lease's memory stays while a view of it exists.
         lease.release()
         assert (view.copy_to_host()[0] == [0, 1, 2, 3]).all() and lease.valid
     """)
@@ -365,7 +365,7 @@ def test_publishing_waits_for_the_work_and_others_run_on(numba: Program):
             source = cuda.to_device(np.full(1 << 16, 7, "uint8"))
             cuda.synchronize()
             with Gate() as gate:
-                # sync=False: nobody waits here for the work that is there already.
+                # sync=False: the copy does not wait for earlier work.
                 cuda.as_cuda_array(draft, sync=False).copy_to_device(source, stream=stream)
                 if how == "explicit":
                     draft.record_stream(stream)
@@ -404,7 +404,7 @@ def test_a_lease_outlives_the_work_that_reads_it(numba: Program):
             cuda.synchronize()
             assert (target.copy_to_host() == 5).all(), how
             del drafts
-            # Now it may be: what was freed comes back.
+            # Now the daemon may reuse the memory: the freed slots return.
             def back():
                 client.put("other", np.ones(1), device="cuda:0")
                 many = [client.create(size, "uint8", device="cuda:0") for _ in range(60)]
@@ -502,7 +502,7 @@ def test_datasets(program: Program):
         text = repr(d)
         assert "'text' uint8 (3,) on GPU-" in text and "'host' int64 (4,)," in text and "83 bytes" in text, text
         assert client.info("d").members["points"][1] == (2, 3) and client.info("d").nbytes == 83
-        # All on the device, or each where it is.
+        # All members on the device, or each member in its own memory.
         client.put_dataset("e", {"a": np.ones(2), "b": np.zeros(3)}, device="cuda:0")
         assert [lease.to_host().tolist() for lease in client.get_dataset("e").values()] == [[1, 1], [0, 0, 0]]
         again = pickle.loads(pickle.dumps(d))
@@ -567,7 +567,7 @@ def test_between_processes(world: World, program: Program):
         client.put("there", np.array([1, 2, 3]), device="cuda:0")
         sys.stdout.write(pickle.dumps(client.get("there"), 0).decode("latin1"))
     """)
-    # What was published outlives its process.
+    # A published value outlives its process.
     child = world.begin(CHILD)
     out, err = child.communicate(source, timeout=120)
     assert child.returncode == 0, err
@@ -610,7 +610,8 @@ def test_a_reader_in_another_process(world: World):
 
 def test_memory_of_others_is_read_only(world: World, program: Program):
     program('client.put("x", np.arange(3), device="cuda:0")')
-    # The stand-in's memory is the host's: a store there meets the page protection, as a kernel's does on a card.
+    # The fake device's memory is host memory, so a store by the CPU meets the same page protection as a kernel's store
+    # on a card.
     writer = world.begin(START + 'ctypes.memset(client.get("x").ptr, 1, 8)')
     writer.communicate(timeout=60)
     assert writer.returncode == -signal.SIGSEGV
@@ -871,7 +872,7 @@ def test_a_lease_lasts_until_a_recorded_stream_has_passed(program):
         context = ctypes.c_void_p()
         assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0 and cuda.cuCtxSetCurrent(context) == 0
         with Gate() as gate:
-            # As another library does: the package does not see the copy.
+            # Like another library: the package does not see the copy.
             to, source = ctypes.c_uint64(draft.ptr), ctypes.c_void_p(address)
             assert cuda.cuMemcpyHtoDAsync_v2(to, source, ctypes.c_size_t(100_000), ctypes.c_void_p(1)) == 0
             del lease

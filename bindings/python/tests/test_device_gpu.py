@@ -92,7 +92,7 @@ def test_a_lease_outlives_what_reads_it(client):
         lease.record_stream(side)
         del tensor, lease
         client.delete("x")
-        # Whoever gets the memory next writes other numbers there.
+        # The next tensor in this memory has different numbers.
         client.put("y", torch.full((BIG,), -1.0, device="cuda"))
         side.synchronize()
         assert float(out.min()) == float(out.max()) == turn

@@ -127,7 +127,7 @@ def test_nothing_has_no_address(client):
     client.put("x", np.zeros((0, 3)))
     tensor = look(client.get("x", mode="cow").__dlpack__(max_version=VERSION)).dl_tensor
     assert tensor.data is None and tensor.shape[:2] == [0, 3]
-    # But for what is read-only: with null, numpy takes memory of its own, and forgets the flag.
+    # Except for read-only tensors: for null, numpy allocates its own memory and omits the flag.
     assert look(client.get("x").__dlpack__(max_version=VERSION)).dl_tensor.data is not None
 
 

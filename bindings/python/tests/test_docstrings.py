@@ -19,7 +19,8 @@ MEMBERS = dict(stubs.members(ast.parse(stubs.STUB.read_text())))
 SILENT = {"tool", "daemon", "Recipe", "Cancel"}
 CALLABLE = {path: nodes for path, nodes in MEMBERS.items() if isinstance(nodes[0], ast.FunctionDef) and path[0] not in SILENT}
 METHODS = {path: nodes for path, nodes in CALLABLE.items() if not stubs.is_property(nodes[0])}
-# Calls that wait without a limit or for a moment, and have no twin for asyncio: docs/how-to/asyncio.md says what to do.
+# Calls that wait without a limit or briefly, and have no twin for asyncio: docs/how-to/asyncio.md describes the
+# alternative.
 NO_TWIN = {"connect", "items"}
 
 
@@ -66,7 +67,7 @@ def test_the_stub_has_the_signature_of_the_module(path):
         stub = parameters(node)
         assert [one[:2] for one in stub] == [one[:2] for one in real]
         for (name, _, default), (_, _, expected) in zip(stub, real, strict=True):
-            # An overloaded definition may ask for what is optional.
+            # An overload may require an optional argument.
             assert default == expected or (len(METHODS[path]) > 1 and default is inspect.Parameter.empty), name
 
 

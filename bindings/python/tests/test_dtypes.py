@@ -126,7 +126,8 @@ def test_ctypes(client):
         client.put("y", (Pair * 2)())
 
 
-#: Every text of one to three characters that numpy may take, with and without a byte order, and all names that it has.
+#: Every text of one to three characters that numpy might accept, with and without a byte order, and all of numpy's
+#: names.
 TEXTS = sorted(
     {f"{order}{kind}{size}" for order in ("", "<", "=", "|") for kind in "?bBhHiIlLqQnNpPefdFDugc" for size in ("", 1, 2, 4, 8, 16)}
     | {name for name in np.sctypeDict if isinstance(name, str)}

@@ -116,7 +116,7 @@ def sparse():
     return pytest.importorskip("scipy.sparse", reason="scipy is not installed").coo_array(np.eye(2))
 
 
-#: Calls with a wrong argument: each error says what is wrong in words of the argument, or what to do.
+#: Calls with a wrong argument: each error describes the fault of the named argument, or the remedy.
 WRONG = {
     "get(5)": (lambda client: client.get(5), TypeError, "a name must be a str, not int"),
     "put(array, name)": (lambda client: client.put(np.zeros(3), "x"), TypeError, "a name must be a str, not ndarray"),
@@ -177,17 +177,18 @@ def test_objects_are_made_by_a_client_only():
 
 
 REPOSITORY = pathlib.Path(__file__).parents[3]
-#: Whose texts can reach a program in Python.
+#: Folders whose error texts can reach a program in Python.
 SOURCES = ["libclient/src", "apps/model/src", "bindings/python/src", "shm-layout/src", "os/src", "cuda/src", "daemon/src/embedded.rs", "daemon/src/config.rs"]
-#: Texts of other languages' interfaces, and of programs.
+#: Files with texts of other languages' interfaces, or of programs.
 ELSEWHERE = ("tests", "tests.rs", "sabotage.rs", "observe", "bin")
 LITERAL = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
-#: What no message of Python's says: Rust's paths, its calls (those of torch and numpy have a dot before them), its values.
+#: Parts that no message in Python contains: Rust's paths, its calls (those of torch and numpy follow a dot), and its
+#: values.
 RUST = re.compile(r"\w::\w|(?<![.\w])(?!to_host\(|ascontiguousarray)[a-z_]+\(\)|\b[A-Z][a-z]+(?:[A-Z][a-z]+)*\(\d|\b(?:Some|None|Ok|Err)\(")
 #: The tool's short names of dtypes; a name in quotes is the caller's.
 SHORT = re.compile(r'(?<!")\b(?:[fiu](?:8|16|32|64)|bf16|c64|c128)\b')
 CAMEL = re.compile(r"\b[A-Z][a-z]+[A-Z][a-zA-Z]*\b")
-#: Names in that form which Python's users know: exported classes, and others' names.
+#: Names in that form that Python's users know: exported classes, and names of other packages.
 KNOWN = {*tensorlend.__all__, "SharedLoader", "ListenSequentialPacket", "NaN", "TiB", "GiB", "MiB", "KiB"}
 
 
@@ -197,7 +198,7 @@ def texts(path):
     source = LABELS.sub("", re.sub(r"(?m)^\s*//.*$", "", source))
     for literal in LITERAL.findall(source):
         text = re.sub(r"\\\n\s*", "", literal)
-        # The name of a call or file stands alone; an error message has several words.
+        # A string with one word is the name of a call or file; an error message has several words.
         if " " in text and not text.startswith("<"):
             yield text
 
@@ -219,7 +220,7 @@ def test_no_message_speaks_rust():
     assert seen > 300 and wrong == []
 
 
-#: Words that the glossary does not have: an error, a log entry or a command's output has the field's words.
+#: Private words: an error, a log entry or a command's output uses the field's words.
 PRIVATE = re.compile(r"\b(?:answer(?:s|ed)?|nobody|somebody|whoever|told|tells|anew|meanwhile|in vain)\b")
 #: Labels for tests, and conditions that the code guarantees: users see neither.
 LABELS = re.compile(r'(?:crash_point!|expect|reason = |(?:debug_)?assert\w*!\([^;]*?)\(?\s*"(?:[^"\\]|\\.)*"', re.DOTALL)

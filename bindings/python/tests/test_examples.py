@@ -151,5 +151,6 @@ def test_a_program_of_smartredis_unchanged(broker):
 def test_an_engine_loads_what_a_killed_one_has_computed(broker):
     said = done(start(sys.executable, EXAMPLES / "python/kv_cache.py", TENSORLEND_SOCKET=broker.address))
     (first, computed), (second, rest) = re.findall(r"\w+: (\[.*\]), computed (\d+) tokens", said)
-    # All of the prompt, or what follows its 6 full blocks, and all generated tokens but the last.
+    # The second run computes either the whole prompt, or the tokens after its 6 full blocks. It computes all generated
+    # tokens but the last.
     assert first == second and (int(computed), int(rest)) == (100 + 7, 100 - 96 + 7)

@@ -14,7 +14,7 @@ client.put("weights", np.ones(2000))
 client.put_dataset("batch", {"x": np.ones(3), "y": np.ones(4)})
 
 def write(lease):
-    # As torch does, which looks at no flag.
+    # Writes as torch does, which checks no read-only flag.
     ctypes.memset(lease.__array_interface__["data"][0], 0, 8)
 
 def in_child(work):
@@ -33,7 +33,7 @@ INHERITED_BATCH = (
     "or pass a copy (.clone(), .copy())"
 )
 INHERITED = 'used tensor "{}", which its parent process leased, and which is not mapped after a fork: get it in the child'
-# At the fork the parent has no descriptor for the token that its children would hold.
+# At the fork the parent has no free descriptor for its children's token.
 NO_TOKEN = """
 import resource
 limits = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -67,7 +67,7 @@ CASES = {
         'draft = client.create(3, name="mine"); array = draft.array; in_child(lambda: array.fill(1))',
         'used a draft ("mine") of its parent process, which is not mapped after a fork: create it in the child',
     ),
-    # The child has mapped the same address for something of its own.
+    # The child has mapped its own memory at the same address.
     "own of a child": (
         'old = client.get("weights"); in_child(lambda: write(client.get("weights")))',
         READ_ONLY.format("weights"),
@@ -87,7 +87,7 @@ def test_a_fault_is_explained(script, name):
     assert lines(done.stderr) == ["tensorlend: Segmentation fault: this process " + says]
 
 
-#: What a program may do with faulthandler, around the first view: the view is at the point marked VIEW.
+#: Uses of faulthandler by a program before and after the first view, which is created at VIEW.
 ORDERS = {
     "not at all": "VIEW",
     "before": "faulthandler.enable(); VIEW",

@@ -43,7 +43,7 @@ def test_values_are_read_waited_for_and_put(tmp_path: Path) -> None:
         assert goal.dtype == np.uint16 and goal.tolist() == [1, 2, 3]
         with pytest.raises(tensorlend.RemoteError, match="there"):
             here.client.put_remote("there/outbox/goal", [1])
-        # Behind its own name a node finds its own.
+        # A node finds its own names also under its node name.
         here.client.put_remote("here/own", [4])
         assert here.client.get("own").numpy().tolist() == [4]
 

@@ -38,7 +38,7 @@ def test_arrays_between_processes(tmp_path):
         pytest.skip("numba-cuda is not installed (bindings/python/tests/requirements-device.txt)")
     found = run(World(tmp_path), "arrays.py", "--quick")
     assert found["failed"] == []
-    # torch, CuPy and jax want the CUDA runtime, which does not start on the stand-in: they say why they are left out.
+    # torch, CuPy and jax need the CUDA runtime, which does not start on the fake driver: the report gives the reason.
     assert set(found["left_out"]) == {"torch", "CuPy", "jax"} and all(found["left_out"].values())
     measured = {(figure["library"], figure["way"]) for figure in found["figures"]}
     assert measured == {("numba", "lent"), ("numba", "put")}

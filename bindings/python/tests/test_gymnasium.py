@@ -24,7 +24,7 @@ from tensorlend.gymnasium import SharedVectorEnv
 
 CONTEXTS = ["fork", "forkserver", "spawn"]
 NONE = np.zeros(2, np.int64)
-#: Time in which processes that must end do end, on a busy machine too, in seconds.
+#: Maximum time in which processes end on a busy machine, in seconds.
 PATIENCE = 60
 
 
@@ -156,7 +156,7 @@ def test_seeds(left):
     assert envs.reset(seed=[8, None])[1]["seed"].tolist() == [8, -1]
     assert envs.reset()[1]["seed"].tolist() == [-1, -1]
     assert (envs.reset(seed=3)[0] == envs.reset(seed=3)[0]).all()
-    # gymnasium before 1.4 asserts it.
+    # gymnasium before 1.4 raises AssertionError.
     with pytest.raises((ValueError, AssertionError), match="length"):
         envs.reset(seed=[1, 2, 3])
     envs.close()

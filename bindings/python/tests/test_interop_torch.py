@@ -162,7 +162,7 @@ def test_tensors_of_a_batch_keep_its_memory(client):
     part = a.view(2, -1)[1]
     del a
     assert place.stays() and bool((part == 5).all())
-    # Both go by one lease.
+    # Both share one lease.
     del part
     gc.collect()
     assert place.comes_back()

@@ -236,7 +236,7 @@ def test_a_kill_leaves_nothing(broker, client, tmp_path):
     os.killpg(process.pid, signal.SIGKILL)
     process.wait(60)
     process.stdout.close()
-    # What loky leaves behind itself.
+    # The semaphores that loky leaves behind.
     for semaphore in pathlib.Path("/dev/shm").glob(f"sem.loky-{process.pid}-*"):
         semaphore.unlink()
     eventually("the end of the names", lambda: not client.list("joblib/*") and client.stat()["clients"] == 1)

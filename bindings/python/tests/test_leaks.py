@@ -11,7 +11,7 @@ from amounts import FULL
 
 ROUNDS = int(os.environ.get("TENSORLEND_LEAK_ROUNDS", 50_000 if FULL else 20_000))
 WARM = 5000 if FULL else 2000
-# Over all rounds: what pools of the allocator and of libraries may still take.
+# Maximum growth over all rounds, for the pools of the allocator and of libraries.
 TRACED_BYTES_MAX, RESIDENT_BYTES_MAX = 64 << 10, 4 << 20
 
 

@@ -84,7 +84,7 @@ def test_a_message_keeps_its_tensor(client, place):
     assert place.comes_back()
 
 
-# What a program can do with a draft whose array it still has.
+# Ways to end a draft whose array the program still holds.
 ENDS = {
     "publish": lambda client, draft: draft.publish("x"),
     "put": lambda client, draft: client.put("x", draft),

@@ -54,7 +54,7 @@ def python() -> set[str]:
             of = None
         elif of and (method := re.match(r"    (?:async )?def ([a-z]\w*)", line)):
             calls.add(f"{of}.{method[1]}")
-    # What exceptions tell besides their text.
+    # Attributes that exceptions have besides their text.
     errors = (ROOT / "bindings/python/tensorlend" / "_errors.py").read_text()
     for of, body in re.findall(r"^class (\w*Error)\(.*?\n(.*?)(?=^class |\Z)", errors, re.MULTILINE | re.DOTALL):
         calls |= {f"{of}.{name}" for name in re.findall(r"^    ([a-z]+): ", body, re.MULTILINE)}
@@ -93,7 +93,7 @@ def cpp() -> set[str]:
 
 
 KEYWORDS = ("if", "for", "while", "return", "check", "static_assert", "throw", "decltype")
-# Loops, and the way from a class to its handle.
+# Functions for loops, and the function that turns a class into its handle.
 PLUMBING = ("begin", "end", "leased")
 
 
@@ -111,7 +111,7 @@ def names(cell: str) -> list[str]:
 # The classes of C. They stand first in the names of its calls, and last in those of `Client` in other languages.
 CLASSES = """caller client dataset device devices dlpack draft error history lease leases library list listing log model
     model_request models options outstanding queue queue_item remote request server stat statistics stream subscription""".split()
-# Verbs with which C opens what other languages open by the class alone: `Client::stream`, `tensorlend_stream_open`.
+# Verbs that begin C's functions; other languages use the class alone: `Client::stream`, `tensorlend_stream_open`.
 OPENING = ("open", "new", "create")
 
 
@@ -146,7 +146,7 @@ def test_the_page_of_names_has_every_call(column, calls):
     there = calls()
     assert len(there) > 80
     named = {name for row in rows() for name in names(row[column])}
-    # In C++ the class alone stands for its constructor.
+    # In C++ the class's own name means its constructor.
     gone = {name for name in named - there if not any(call.startswith(f"{name}::") for call in there)}
     language = LANGUAGES[column - 1]
     assert sorted(gone) == [], f"{language}: these do not exist: remove or rename them in docs/internals/names.md"
@@ -258,7 +258,7 @@ def test_every_metric_is_described():
 PHRASES = """is told|are told|was told|were told|be told|tells of|tell of|tells which|tells what|tells how|is said|says so|go on|goes on|
     went on|going on|but for|left away|brought along|lies here|lies there|shall|is to be|are to be|is not to|anew|mend|mends|mended|
     mending|beside|so many|in vain|as ever|he|his|whoever|meanwhile"""
-# A clause that opens with "who" or "what" and one of these lacks its noun.
+# If a clause opens with "who" or "what" and one of these words follows, its noun is missing.
 VERBS = """is was are has have may can does reads holds asks knows adds lives calls comes goes needs shows they it nobody somebody
     clients others users"""
 MARK = re.compile(

@@ -185,7 +185,7 @@ def test_a_trained_classifier_on_photographs(engine: str, client: tensorlend.Cli
     for photograph in PHOTOGRAPHS:
         file_of = io.BytesIO(from_pypi("scikit-image", f"skimage/data/{photograph}"))
         crops.append(Image.open(file_of).convert("RGB").resize((224, 224)))
-    # Blue first, less the means with which it was trained.
+    # Channels in the order BGR, minus the means of the training.
     images = np.stack([np.asarray(crop, "f4")[:, :, ::-1] - [104, 117, 123] for crop in crops]).astype("f4")
     client.put_model("nsfw", file, batch_max=len(images))
     client.put("images", images)
@@ -229,8 +229,8 @@ def test_a_large_graph(engine: str, client: tensorlend.Client, path: Path) -> No
     weights = {weight.name for weight in graph.initializer}
     [name] = [port.name for port in graph.input if port.name not in weights]
     image = np.random.default_rng(1).normal(size=(1, 3, 224, 224)).astype("f4")
-    # The weights are constants, so that many of these networks have sums of 1e9 and more before their Softmax: rounding decides what it
-    # makes of them. So the sums are compared, and the classes with those sums.
+    # The weights are constants, so many of these networks have sums above 1e9 before their Softmax, and rounding
+    # determines its result. So the test compares the sums, and the classes that follow from them.
     extended = onnx.load_model_from_string(file)
     [last] = [node for node in extended.graph.node if graph.output[0].name in node.output]
     has_softmax = last.op_type == "Softmax"

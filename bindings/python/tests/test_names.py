@@ -327,7 +327,7 @@ def test_names_whose_values_cannot_be_described(tmp_path):
     """
     names = []
     with tensorlend.embedded(config) as broker:
-        # Pool and disk are full of what clients left that have ended.
+        # Values of clients that have ended fill the pool and the disk.
         with contextlib.suppress(tensorlend.LimitError):
             for number in range(100):
                 with broker.connect() as owner:

@@ -163,7 +163,7 @@ def test_what_msgpack_cannot_nest_is_pickled(client):
     assert client.get_object("x", trust_pickle=True) == {"v": "\ud800"}
 
 
-#: The pickle of Python 3.14 has no limit of depth, so it writes what is too deep for a record.
+#: The pickle of Python 3.14 has no depth limit, so it stores values that are too deep for a record.
 HAS_DEEP_PICKLES = sys.version_info >= (3, 14)
 
 
@@ -176,7 +176,7 @@ def test_what_can_be_written_can_be_read(client):
         try:
             client.put_object("x", deep)
         except RecursionError:
-            # Of pickle, which was asked next.
+            # The error of pickle, which the encoder tried next.
             return
         found = client.get_object("x", trust_pickle=HAS_DEEP_PICKLES)
         while found:
@@ -225,7 +225,7 @@ def test_a_forked_child_reads_under_its_parents_lease(client):
 
     def work():
         seen = sum(row["id"] for row in frozen), index["a"].tolist(), in_child(lambda: frozen[1]["text"])
-        # No session of its own; this one is the first.
+        # The object needs no session of its own: the test's session is the first.
         return seen, tensorlend.connect(client.address).stat()["clients"]
 
     assert in_child(work) == ((4950, [0, 1, 2], "row 1"), sessions + 1)
@@ -292,7 +292,7 @@ def test_without_a_client(script):
     assert done.stdout.count("{'a': 1}") == 2
 
 
-# What a hostile publisher writes
+# Records that a hostile publisher writes
 
 
 def bytes_of(client, value):
@@ -314,7 +314,7 @@ def refused(client, data, trust=False):
         except (tensorlend.Error, ImportError, KeyError, IndexError, TypeError):
             pass
         except ValueError as error:
-            # Text of numpy that is no Unicode is met when an element is looked at.
+            # numpy decodes invalid Unicode only when an element is read.
             assert "character" in str(error), error
 
 
@@ -355,11 +355,11 @@ def nested(depth, code, inner=b"\xc0"):
     [
         nested(1000, 1), nested(1000, 4, b""), b"\xdd\xff\xff\xff\xff" * 2000, b"\x91" * 100_000, b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff",
         b"", b"\xc1", b"\xc0\xc0", b"\xd4\x63\x00", b"\x81\x90\xc0", b"\xc7\x00\x08", b"\xc7\x00\x07", b"\xc7\x00\x0b", b"\xc7\x00\x0a",
-        # An array of 2**60 elements, one of objects, one that begins outside.
+        # An array of 2**60 elements, one of objects, and one that begins outside the record.
         b"\xc7\x16\x08" + struct.pack("<QBBB", 0, 0, 1, 3) + b"<f8" + struct.pack("<Q", 1 << 60),
         b"\xc7\x15\x08" + struct.pack("<QBBB", 0, 0, 1, 2) + b"|O" + struct.pack("<Q", 1),
         b"\xc7\x16\x08" + struct.pack("<QBBB", 1 << 63, 0, 1, 3) + b"|u1" + struct.pack("<Q", 1),
-        # A pickle with more buffers than there are.
+        # A pickle that announces more buffers than the record has.
         b"\xc7\x04\x0b" + struct.pack("<I", 1 << 31),
         b"\xc7\x11\x0a" + struct.pack("<BQQ", 0, 0, 1 << 40),
         # An array of xarray whose description is no list, and descriptions in descriptions.
@@ -460,7 +460,7 @@ def outcome(decoder, text):
     try:
         return repr(value)
     except (RecursionError, ValueError):
-        # Too deep to be shown, or text of numpy that is no Unicode.
+        # Too deep for repr, or numpy text that is not Unicode.
         return type(value).__name__
 
 
@@ -509,7 +509,7 @@ def test_rust_decodes_as_msgpack_does(client):
 @pytest.mark.parametrize("inner", [b"\xc0", b"\x90", b"\x80"])
 def test_rust_nests_as_deep_as_msgpack_does(client, head, inner, depth):
     if inner != b"\xc0" and depth in (1023, 1024):
-        # There msgpack refuses an empty list or dict, and reads other values.
+        # At this depth msgpack refuses an empty list or dict; the record's decoder accepts it.
         depth -= 2
     client.put_object("x", [1])
     lease = client.get_value("x")
@@ -530,7 +530,7 @@ def test_arrow(client):
     client.put_object("x", values)
     found = client.get_object("x")
     assert all(found[name].equals(value) and type(found[name]) is type(value) for name, value in values.items())
-    # Of another publisher, only plain numbers are viewed.
+    # For values of another publisher, only plain numbers are viewed.
     client.put_object("numbers", pa.table({"n": list(range(1000))}))
     for name, numbers in (("numbers", client.get_object("numbers")["n"]), ("x", found["table"]["n"])):
         assert is_in(client.get_value(name), numbers.chunk(0).buffers()[1].address) == (name == "numbers")
@@ -593,7 +593,7 @@ def test_what_arrow_cannot_hold_of_polars_is_pickled_or_refused(client):
     wide = pl.DataFrame({"a": pl.Series([1 << 100], dtype=pl.Int128)})
     client.put_object("x", wide)
     assert client.get_object("x", trust_pickle=True).equals(wide)
-    # polars exports the addresses of objects, which are of no use elsewhere.
+    # polars exports the addresses of objects, which are meaningless in other processes.
     frame = pl.DataFrame({"a": pl.Series([{1}], dtype=pl.Object)})
     with pytest.raises(Exception, match="(?i)object"):
         client.put_object("y", frame)

@@ -66,7 +66,7 @@ def test_leases_and_references_by_queues(client, method):
     assert back.numpy().tolist() == seen == [1, 2, 3] and back.version == client.version("x")
     ref = client.share([4, 5])
     there.put(ref)
-    # The child took it, so that its name was gone when the lease came back.
+    # The child has received the value, so its name has ended, and the message cannot be received again.
     with pytest.raises(tensorlend.NotFoundError):
         here.get(timeout=60)
     here.get(timeout=60)

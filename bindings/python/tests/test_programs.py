@@ -90,7 +90,7 @@ def test_other_threads_go_on_while_the_daemon_takes_its_time(daemon, call):
         process.send_signal(signal.SIGCONT)
 
     process.send_signal(signal.SIGSTOP)
-    # The daemon continues in the end even if no other thread runs.
+    # The daemon continues at the end even if no other thread runs.
     rescue = f"import os, signal, time; time.sleep(300); os.kill({process.pid}, signal.SIGCONT)"
     rescuer = subprocess.Popen([sys.executable, "-c", rescue])
     thread = threading.Thread(target=other)

@@ -68,7 +68,7 @@ def test_next_confirms_an_item_and_claims_another(client, jobs):
     job = jobs.next(job)
     assert (job.number, jobs.qsize(), jobs.claimed()) == (1, 2, 1)
     assert job.done()
-    # It has no claim any more: the call claims only.
+    # The item has no claim any more, so this call only claims the next one.
     job = jobs.next(job, timeout=30, mode="cow")
     assert job.number == 2 and job.numpy().flags.writeable
     job = jobs.next(job)
@@ -89,7 +89,7 @@ def test_a_loop_confirms_each_item_with_the_request_for_the_next_one(client, job
     assert seen == list(range(6)) and (jobs.qsize(), jobs.claimed()) == (0, 0)
     for number in range(6):
         jobs.put(number)
-    # An exception and a break give the last item back, unless the program has confirmed it.
+    # After an exception or a break, the last item returns to the queue, unless the program has confirmed it.
     with pytest.raises(ZeroDivisionError):
         for job in jobs.items():
             raise ZeroDivisionError
@@ -228,7 +228,7 @@ def test_a_killed_consumers_item_comes_back(broker, jobs):
     assert (jobs.qsize(), jobs.claimed()) == (1, 1)
     os.kill(process.pid, signal.SIGKILL)
     process.join()
-    # It goes before the later one.
+    # The returned item precedes the later one.
     second = jobs.get(30)
     if second.number == 1:
         # The daemon has not noticed the end yet.

@@ -27,7 +27,7 @@ def serving(client: tensorlend.Client, service: str, answer: Callable[[tensorlen
                     for call in server:
                         answer(call)
             finally:
-                # What went wrong here is not waited for there.
+                # After an error in this thread, the callers do not wait for it.
                 server.close()
 
         thread = threading.Thread(target=serve)
@@ -62,7 +62,7 @@ def test_another_process_is_asked(client: tensorlend.Client, broker: tensorlend.
         for number in range(3):
             answer = caller.call(np.full((4, 5), number, "f4"), LONG)
             np.testing.assert_array_equal(answer.numpy(), np.full((4, 5), 2 * number))
-        # It has gone, and nobody else serves.
+        # The server's process has ended, and there is no other server.
         os.waitpid(pid, 0)
         with pytest.raises(tensorlend.TimeoutError, match="a server of"):
             caller.call(np.zeros(1), 0.3)
@@ -88,7 +88,7 @@ def test_datasets_metadata_and_drafts(client: tensorlend.Client) -> None:
         answer = caller.call(tensors, LONG, metadata={"by": 2}, timestamp=7)
         assert isinstance(answer, tensorlend.Dataset) and answer.metadata == {"done": True}
         np.testing.assert_array_equal(answer["sum"], [1, 2, 3])
-        # Written for this process alone.
+        # Writes to this process's private copy.
         answer["first"].numpy()[:] = 5
 
 
@@ -104,7 +104,7 @@ def test_failures_say_why(client: tensorlend.Client) -> None:
             case 2:
                 with pytest.raises(tensorlend.DTypeError):
                     call.respond(np.array([object()]))
-                # It can still be answered.
+                # The call can still be answered.
                 call.respond(np.ones(1))
 
     with serving(client, "refuse", refuse), client.caller("refuse") as caller:
@@ -149,7 +149,7 @@ def test_a_server_that_hangs_is_given_up(client: tensorlend.Client) -> None:
         thread.join(LONG)
         assert slow.try_recv() is None and slow.callers <= 1
         with serving(client, "slow", double):
-            # Another is preferred to the one that was given up.
+            # The caller prefers a different server to the one that timed out.
             assert int(caller.call(2, LONG).numpy()) == 4
         taken[0].respond(np.array(1))
 
@@ -170,7 +170,7 @@ def test_closed_ends(client: tensorlend.Client) -> None:
     caller.close()
     thread.join(LONG)
     assert raised and "ended" in raised[0]
-    # Its caller is gone: no error.
+    # Its caller has ended: responding is not an error.
     kept.respond(np.zeros(1))
     server.close()
     for call_of in (server.recv, server.try_recv, lambda: server.callers, lambda: caller.call(1), lambda: caller.outstanding):
@@ -199,7 +199,7 @@ def test_a_forked_child_has_no_part_in_it(client: tensorlend.Client) -> None:
         thread.join(LONG)
         said = in_child(use)
         assert len(said) == 3 and all("fork" in one for one in said), said
-        # The child's end of it has answered nothing.
+        # The end of the forked child's copy has not answered the call.
         call.respond(np.array(6))
         assert int(caller.recv(LONG)[1].numpy()) == 6
 
@@ -238,7 +238,7 @@ def test_cancelled_awaits(client: tensorlend.Client) -> None:
             with pytest.raises(asyncio.CancelledError):
                 await waiting
             asking: asyncio.Task[Any] = asyncio.create_task(caller.call_async(np.array(1)))
-            # Whoever awaits next gets what came when nobody did.
+            # A request that arrived while no task waited goes to the next task that awaits one.
             call = await server.recv_async(LONG)
             asking.cancel()
             with pytest.raises(asyncio.CancelledError):

@@ -30,7 +30,7 @@ def pyright(file, tmp_path):
         subprocess.run([*run, "--version"], capture_output=True, timeout=300, check=True)
     except (subprocess.SubprocessError, OSError):
         pytest.skip("pyright cannot be run or fetched: it needs npm's registry")
-    # Beside the program: pyright looks over environments in some places.
+    # Copied to the program's folder, because pyright does not search every environment.
     package = pathlib.Path(tensorlend.__file__).parent
     shutil.copytree(package, tmp_path / "tensorlend", ignore=shutil.ignore_patterns("*.so", "loader", "smartredis", "__pycache__"))
     done = subprocess.run(

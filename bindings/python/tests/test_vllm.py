@@ -275,7 +275,7 @@ def test_a_prefix_of_another_node_is_fetched_once_and_stays(module, tmp_path):
         eventually("the gateway's counters", lambda: here.stat()["fetched"] == 5)
         counters = summary(here.client).counters
         assert 5 <= counters.fetched_blocks <= 10 and counters.hits == 2 * 5
-        # The blocks are this node's now.
+        # The blocks belong to this node now.
         there.end()
         here.end()
         assert Half(module, here, tmp_path, weights_version="1").run(request(TOKENS), [2, 1, 30, 31, 32, 33]) == (5 * SIZE, set())
@@ -336,7 +336,7 @@ def test_engines_of_vllm_share_a_prefix_through_kills(tmp_path):
         b = engines[-1].ready()
         tokens, cached = tokens_and_cached(b, *prompts)
         assert tokens == expected[0]
-        # All full blocks but the last token's, and of the others the shared ones.
+        # All full blocks except the last token's, plus the shared blocks of the others.
         assert cached[0] == 2040 // vllm_engine.BLOCK * vllm_engine.BLOCK and min(cached) == 2000 // vllm_engine.BLOCK * vllm_engine.BLOCK
         assert tokens_and_cached(b, other) == (expected[1], [(700 - 1) // vllm_engine.BLOCK * vllm_engine.BLOCK])
         # Without a daemon the engine computes by itself.

@@ -21,7 +21,7 @@ from tensorlend.kvcache.pause import Pause
 SIZE, NBYTES = 16, 256 << 10
 IDENTITY = Identity("m", "float32", SIZE)
 KEYS = IDENTITY.keys(prompt(1, 120 * SIZE))
-#: A wait that no test reaches.
+#: A timeout that no test reaches.
 FOREVER = 1e6
 
 

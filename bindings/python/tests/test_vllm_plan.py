@@ -140,7 +140,7 @@ def test_pages_that_are_saved_are_what_was_computed(seed):
         planner.place("r", table)
         planner.load("r", own, matched)
         computed = (own + matched) * SIZE
-        # Steps that are under way do not know of a failure; the engine hears of it after one more.
+        # Steps in progress do not know of a failure. The engine learns of it one step later.
         failure, late = None, 0
         while computed < 40:
             end = min(40, computed + int(draw.integers(1, 10)))

@@ -112,8 +112,8 @@ def test_a_waiter_does_not_hold_up_others_on_the_same_subscription(client):
 
     ticker = threading.Thread(target=tick)
     ticker.start()
-    # The asking thread may wait for a slice of 50 ms; the third thread must not wait for each of its slices. On a busy machine
-    # some of the rounds pass.
+    # The thread that requests the interpreter may wait for one slice of 50 ms; the third thread must not wait for each
+    # of its slices. On a busy machine some of the rounds pass.
     until, passed = time.monotonic() + 60, False
     while not passed:
         assert time.monotonic() < until, "the others wait for the waiter's slices"

@@ -72,7 +72,7 @@ def test_arrays_are_those_of_the_file(client, tmp_path):
     again = load_file(os.path.relpath(path), client=client)
     same(again, ARRAYS)
     assert client.version(_weights.name_of(path)) == version, "it was read once"
-    # Writing is private.
+    # The mapping is private: a write does not reach the file.
     found["misaligned"] += 1
     same(again, ARRAYS)
     same(load_file(path, client=client, mode="read"), ARRAYS)
@@ -177,7 +177,7 @@ def is_locked(path):
     return False
 
 
-# A program that loads the file and prints its sum, and how often this process read it.
+# A program that loads the file, and prints its sum and the number of times that it read the file.
 LOADS = """
 import sys
 import tensorlend
@@ -221,7 +221,7 @@ def test_one_of_many_processes_reads_the_file(broker, client, tmp_path):
     for process in processes:
         process.communicate("\n", timeout=LONG)
         assert process.returncode == 0
-    # It outlives those that loaded it.
+    # The value outlives the processes that loaded it.
     assert int(load_file(path, client=client)["x"].sum()) == int(array.sum())
 
 

@@ -27,7 +27,7 @@ def test_tensors_are_those_of_safetensors(client, tmp_path):
     for name, expected in safetensors.torch.load_file(path).items():
         assert found[name].dtype == expected.dtype and found[name].shape == expected.shape
         assert torch.equal(found[name].view(torch.uint8), expected.view(torch.uint8)) if expected.ndim else found[name] == expected
-    # As programs that save tensors need it: none shares its storage with another one.
+    # No tensor shares its storage with another one, as programs that save tensors need it.
     assert len({tensor.untyped_storage().data_ptr() for tensor in found.values() if tensor.numel()}) == 4
     safetensors.torch.save_file(found, tmp_path / "again.safetensors")
 

@@ -30,7 +30,7 @@ CONFIG = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-#: Tokens of a block: the least that attention on the CPU has.
+#: Tokens of a block: the minimum for attention on the CPU.
 BLOCK = 32
 
 

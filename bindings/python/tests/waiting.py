@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from os import PathLike
 from typing import Any
 
-#: The longest that any step may take, in seconds.
+#: Maximum duration of any step, in seconds.
 LONG = 600.0
 
 

@@ -1,4 +1,4 @@
-//! A lease is taken while the owner overwrites, reclaims and fills anew, and a third party deletes.
+//! A reader takes a lease while the owner overwrites, reclaims and refills, and a third process deletes the name.
 
 use crate::{Bytes, OWNER, RACE, holds, holds_lease, live, reached, refuted, spawn, then_tomb};
 use std::sync::Arc;
@@ -12,19 +12,19 @@ use tensorlend_layout::word::{Cell, LeaseWord, OwnerWord, Word};
 /// The steps that a model may leave out. The default leaves out nothing.
 #[derive(Clone, Copy)]
 struct Steps {
-    /// The reader looks at the owner word again.
+    /// The reader checks the owner word again.
     owner_word_again: bool,
-    /// The reader looks at the cell again.
+    /// The reader checks the cell again.
     cell_again: bool,
     /// The reader's fence.
     reader_fence: bool,
-    /// The owner's fences, behind the swap and before the scan.
+    /// The owner's fences, after the swap and before the scan.
     owner_fence: bool,
-    /// The owner empties its cell before it frees what a deleted name held.
+    /// The owner empties its cell before it frees the value of a deleted name.
     owner_clears: bool,
     /// The owner fills a freed slot and publishes it again under the same name.
     republishes: bool,
-    /// The daemon deletes the name meanwhile.
+    /// The daemon deletes the name during the read.
     deleted: bool,
 }
 
@@ -100,7 +100,7 @@ impl World {
             self.retire(before, steps);
         }
         if self.owner_word.read() != live(OWNER, 0) {
-            // The name was deleted by somebody else: what the cell holds is the owner's to reclaim.
+            // Another process deleted the name, so the owner reclaims the value in the cell.
             let left = if steps.owner_clears { Cell(self.cell.swap(Cell::DELETED.0)) } else { Cell(self.cell.peek()) };
             self.retire(left, steps);
         }

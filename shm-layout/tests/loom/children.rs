@@ -1,7 +1,7 @@
-//! Holds of forked children: an entry stays while a child may read, and is cleared afterwards.
+//! Holds of forked children: an entry remains while a child may read, and is cleared afterwards.
 //!
-//! The child is a thread: it reads the bytes, and its end is what the watching thread waits for, as the kernel's answer orders
-//! the end of a process before it.
+//! A thread models the child. It reads the bytes, and the watching thread waits for its end, as the kernel reports a
+//! process's end only after all its accesses.
 
 use crate::{Bytes, OWNER, RACE, holds, holds_lease, reached, refuted};
 use std::sync::Arc;
@@ -50,7 +50,7 @@ impl World {
     }
 }
 
-/// P forks a child, which reads, and releases the lease itself; the owner reclaims.
+/// P forks a child, which reads and then releases the lease itself. The owner reclaims.
 fn forked(release: fn(&ChildHolds, &Word)) {
     let w = World::new();
     w.lease();

@@ -17,8 +17,8 @@ enum Frees {
     Unfenced,
 }
 
-/// The owner overwrites one last time and is gone; the daemon deletes the name and frees the whole segment when no lease
-/// lies on it.
+/// The owner overwrites one last time and ends. The daemon deletes the name, and frees the whole segment if it finds no
+/// lease in it.
 fn frozen(frees: Frees, owner_word_again: bool) {
     struct World {
         owner_word: Word,
@@ -140,8 +140,8 @@ fn a_put_that_returned_survives_its_client() {
     }
 }
 
-/// A reader is ended while it reads: its lease no longer counts, and it must look at its own life after the use. With `leaves`
-/// the daemon takes it off the owner's audience, too: after its end, or before it.
+/// A reader R is ended while it reads. Its lease no longer counts, so R must check its own epoch after the use. With
+/// `leaves` the daemon also removes R from the owner's audience: after R's end, or before it.
 fn reader_ended(looks: bool, owner_fence: bool, leaves: Option<bool>) {
     struct World {
         cell: Word,
@@ -149,7 +149,7 @@ fn reader_ended(looks: bool, owner_fence: bool, leaves: Option<bool>) {
         leases: LeaseTable,
         /// The owner's line.
         owner: MemberEntry,
-        /// Stands for the bytes of slot 0.
+        /// Represents the bytes of slot 0.
         payload: Word,
     }
     let alive = Member::new(MemberState::Open, 1, 1);
@@ -184,7 +184,7 @@ fn reader_ended(looks: bool, owner_fence: bool, leaves: Option<bool>) {
             let before = Cell(w.cell.swap(Cell::new(1, SlotNo::new(1)).0));
             scan_fence();
             let counts = match leaves {
-                // A bit that is clear is all that the owner looks at.
+                // The owner checks only that the bit is clear.
                 Some(_) => w.owner.audience[0].read() != 0,
                 None => Member(w.member.member.read()).state() == MemberState::Open,
             };

@@ -1,4 +1,5 @@
-//! A first publication without the daemon: claim, look, announce; the daemon absorbs.
+//! A first publication without the daemon: claim, check the other clients' claims, announce. The daemon absorbs the
+//! announcement.
 
 use crate::{OWNER, holds, live, reached, refuted, spawn, then_live};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use tensorlend_layout::word::{Absorbed, Cell, MemberState, OwnerKind, OwnerWord,
 /// Hash of the name.
 const NAME: u64 = 5 << 24;
 
-/// A client as the others see it.
+/// A client's words, as the other clients see them.
 struct Client {
     catalogue: Catalogue,
     member: MemberEntry,
@@ -31,13 +32,13 @@ impl Client {
         &self.catalogue.ring[number as usize % RING]
     }
 
-    /// The announcement of the name, if it waits in the ring: the absorbed word and the cell.
+    /// Returns the announcement of the name if it is in the ring: the absorbed word and the cell.
     fn announced(&self) -> Option<(Absorbed, CellNo)> {
         let waiting = Waiting::read(&self.catalogue, &self.member.absorbed).unwrap()?;
         waiting.cells(NAME).next().map(|cell| (waiting.absorbed, cell))
     }
 
-    /// Daemon: takes one announcement over; true if there was one.
+    /// Daemon: absorbs one announcement. Returns true if there was one.
     fn absorb(&self, owner_word: &Word, owner_word_first: bool) -> bool {
         let absorbed = Absorbed(self.member.absorbed.peek());
         if self.catalogue.ring_head.read() <= absorbed.index() {
@@ -65,7 +66,7 @@ enum Claim {
     Ignored,
 }
 
-/// Claims, looks at the other, announces; true if the name is this client's.
+/// Claims the name, checks the other client's claim, and announces. Returns true if the name is this client's.
 fn publish(me: &Client, other: &Client, name: &NameEntry, how: Claim) -> bool {
     match how {
         Claim::Without => {}
@@ -85,13 +86,13 @@ fn publish(me: &Client, other: &Client, name: &NameEntry, how: Claim) -> bool {
     mine
 }
 
-/// The daemon binds the name for a third client that asked for it; true if it did.
+/// The daemon binds the name for a third client that requested it. Returns true if it did.
 fn bind(client: &Client, name: &NameEntry, how: Claim) -> bool {
     if how != Claim::Ignored {
         name.owner_word.set(OwnerWord(0).then_reserved().0);
         fence(Ordering::SeqCst);
         if client.catalogue.claim.read() == NAME {
-            // Put off to the next turn of the daemon's loop.
+            // Deferred to the next turn of the daemon's loop.
             return false;
         }
     }
@@ -103,7 +104,7 @@ fn bind(client: &Client, name: &NameEntry, how: Claim) -> bool {
     true
 }
 
-/// Two parties create the same name: at most one of them succeeds by itself.
+/// Two clients create the same name. At most one of them succeeds without the daemon.
 fn created(how: Claim, with_daemon: bool) {
     let w = Arc::new(([Client::new(), Client::new()], NameEntry::model()));
     let other = {
@@ -142,7 +143,7 @@ fn opened(how: Opened) {
     struct World {
         head: DirectoryHead,
         clients: [Client; 2],
-        /// Stands for the packet on the control socket.
+        /// Represents the packet on the control socket.
         reply: Word,
         name: NameEntry,
     }
@@ -210,8 +211,8 @@ fn a_new_announcer_is_seen_by_every_later_claim() {
     refuted("announcers listed before the claim's fence", "two winners", || opened(Opened::LookedEarly));
 }
 
-/// A client ends: its last announcement is absorbed, and it leaves the list of announcers. A look-up reads the list, then the
-/// directory.
+/// A client ends: the daemon absorbs its last announcement and removes it from the list of announcers. A look-up reads
+/// the list, then the directory.
 fn left(list_last: bool) {
     let w = Arc::new((Client::new(), NameEntry::model(), DirectoryHead::model()));
     w.2.announcers[0].set(1);
@@ -315,7 +316,8 @@ struct Miss {
 
 const CAREFUL: Miss = Miss { directory_again: true, owner_word_first: true, absorbed_again: true };
 
-/// A look-up through directory, ring, directory: `Err` if something moved, else the cell or that the name is absent.
+/// A look-up through directory, ring, directory. Returns the cell or the absence of the name, and `Err` if a word
+/// changed in the meantime.
 fn get(client: &Client, name: &NameEntry, lease: &Word, how: Miss) -> Result<Option<u32>, ()> {
     let owner_word = OwnerWord(name.owner_word.read());
     if owner_word.is_live() {
@@ -333,7 +335,7 @@ fn get(client: &Client, name: &NameEntry, lease: &Word, how: Miss) -> Result<Opt
     if how.directory_again && OwnerWord(name.owner_word.read()).is_live() { Err(()) } else { Ok(None) }
 }
 
-/// The daemon absorbs the announcement of a name while somebody looks for it; the producer then uses the entry again.
+/// The daemon absorbs the announcement of a name during a look-up. Then the producer uses the entry again.
 fn absorbed(how: Miss) {
     let w = Arc::new((Client::new(), NameEntry::model(), Word::new(0)));
     w.0.catalogue.announce(NAME, CellNo::new(0));
@@ -357,8 +359,9 @@ fn an_announced_name_is_never_missed() {
     });
 }
 
-/// A name is announced, absorbed, and taken over by another cell (2); its entry and its cell go to another name, whose
-/// values a get must not return. Two gets, one after the other: the value never goes back. 0 announced, 2 taken over.
+/// A name is announced, absorbed, and taken over by another cell (2). Its entry and its cell are then used for another
+/// name, whose values a get must not return. Two gets in succession never return an older value after a newer one. 0:
+/// announced, 2: taken over.
 fn life(how: Miss, gets: usize) {
     struct World {
         client: Client,
@@ -426,7 +429,7 @@ fn an_announcement_is_no_route_once_it_is_absorbed() {
     refuted("absorbed not read again", "another name's value", || life(Miss { absorbed_again: false, ..CAREFUL }, 1));
 }
 
-/// Two clients and the daemon share the last places for names: never more are taken than there are.
+/// Two clients and the daemon share the last free names. Together they never use more than exist.
 fn room(fenced: bool, daemon_counts: bool) {
     let w = Arc::new(([Client::new(), Client::new()], Word::new(1)));
     let publish = move |w: &([Client; 2], Word), me: usize| {

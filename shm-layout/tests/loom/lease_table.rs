@@ -1,4 +1,4 @@
-//! Entries change hands between threads, shards come and go, and the scan skips what is unused.
+//! Threads pass entries to each other, shards are taken and retired, and the scan skips unused shards.
 
 use crate::{Bytes, OWNER, RACE, holds, holds_lease, reached, refuted};
 use loom::thread::JoinHandle;
@@ -24,7 +24,7 @@ impl World {
         Arc::new(Self { cell: Word::new(FIRST.0), table: LeaseTable::model(), bytes: Bytes::new() })
     }
 
-    /// The owner replaces the value, scans, and fills the old slot anew if it found no lease.
+    /// The owner replaces the value, scans, and refills the old slot if it found no lease.
     fn reclaim(&self) {
         let before = Cell(self.cell.swap(SECOND.0));
         scan_fence();
@@ -45,7 +45,7 @@ impl World {
         entry
     }
 
-    /// The whole read, through a shard of its own.
+    /// A complete read through a shard of its own.
     fn read(&self, shard: &Shard) {
         let cell = Cell(self.cell.read());
         let entry = shard.free_entry().unwrap();
@@ -186,7 +186,7 @@ fn read_wrongly(w: &World, mistake: Mistake) {
     release(entry);
 }
 
-/// The shard is taken, read through, retired, while the owner scans.
+/// A thread takes the shard, reads and retires the shard, while the owner scans.
 fn shard_life(read: fn(&World)) {
     let w = World::new();
     let owner = w.spawn(World::reclaim);
@@ -219,7 +219,7 @@ fn high_water_and_the_bitmap_out_of_order() {
     refuted("shard's mark cleared before the end", RACE, || shard_life(|w| read_wrongly(w, Mistake::BitCleared)));
 }
 
-/// A lease of the shard is ended by another thread while its owner retires the shard and another takes it over.
+/// A thread ends a lease of the shard while the shard's owner retires it and another thread takes it over.
 fn retired_meanwhile(retire: fn(&World) -> bool) {
     let w = World::new();
     let entry = w.leased();
@@ -248,8 +248,9 @@ fn a_shard_is_retired_when_it_is_empty() {
         retired_meanwhile(|w| Shard::new(&w.table, 0).retire());
     });
     refuted("shard retired with leases in it", RACE, || retired_meanwhile(clear));
-    // That the look for emptiness is an Acquire one cannot be refuted here: loom's acquire fence, at the end of the scan,
-    // also takes what *other* threads have seen of a word, and so is stronger than the language's.
+    // This model cannot show that the load that finds the shard empty must be Acquire: loom's acquire fence at the end
+    // of the scan also synchronizes with values that *other* threads have loaded, and so is stronger than the
+    // language's fence.
 }
 
 /// Two threads of one client: one retires its shard, the other takes a lease in its own.

@@ -1,5 +1,5 @@
-//! A newcomer is registered, or a member is shown an owner's segment, while the owner lists the members whose lease tables it
-//! must scan.
+//! The daemon registers a new member, or shows an owner's segment to a member, while the owner lists the members whose
+//! lease tables it must scan.
 
 use crate::{Bytes, OWNER, RACE, holds, holds_lease, live, reached, refuted, spawn};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ struct World {
     member: MemberEntry,
     /// Entry of [`OWNER`].
     owner: MemberEntry,
-    /// Stands for the packet on the control socket.
+    /// Represents the packet on the control socket.
     reply: Word,
     owner_word: Word,
     cell: Word,
@@ -27,7 +27,7 @@ struct World {
 }
 
 impl World {
-    /// Whether a member that counts holds a lease of the value.
+    /// Returns true if a listed member holds a lease of the value.
     fn somebody_holds(&self, cell: Cell, listed: impl Iterator<Item = ClientNo>) -> bool {
         let mut held = false;
         for catalogue in listed {
@@ -41,9 +41,9 @@ impl World {
 /// The daemon's reply to the newcomer.
 #[derive(Clone, Copy, PartialEq)]
 enum Told {
-    /// That it is a member.
+    /// It is a member now.
     Joined,
-    /// Where the owner's segment is. It has been a member for long.
+    /// The location of the owner's segment. The receiver joined long before.
     Shown,
 }
 

@@ -1,4 +1,4 @@
-//! Look-ups while entries change owner, are given to other names, and move to a larger table.
+//! Look-ups while entries change owners, are reused for other names, and move to a larger table.
 
 use crate::{Bytes, OWNER, holds, holds_lease, live, reached, refuted, spawn, then_live, then_tomb};
 use std::sync::Arc;
@@ -16,9 +16,9 @@ const B_VALUE: Cell = Cell::new(1, SlotNo::new(1));
 struct World {
     table: Word,
     seeds: [Word; 2],
-    /// Place 0 is the first table, places 1 and 2 are the second.
+    /// Place 0 is the first table; places 1 and 2 are the second table.
     places: [Word; 3],
-    /// Number 0 is none.
+    /// Number 0 is unused.
     names: [NameEntry; 3],
     long_names: [LongName; 1],
     cell: Word,
@@ -27,7 +27,7 @@ struct World {
 }
 
 impl World {
-    /// `key` lives in entry 1, and in the first place of a table of 2^`log2` places.
+    /// `key` has entry 1, and the first place of a table of 2^`log2` places.
     fn new(log2: u8, key: &[u8]) -> Arc<Self> {
         let w = Self {
             table: Word::new(TableWord::new(log2, 0).0),
@@ -45,7 +45,7 @@ impl World {
         Arc::new(w)
     }
 
-    /// A place leads to an entry.
+    /// Makes a place refer to an entry.
     fn lead(&self, place: usize, entry: u32) {
         self.places[place].set(PlaceWord::new(HASH, EntryNo::new(entry)).0);
     }
@@ -54,7 +54,7 @@ impl World {
         find_in(&self.table, &self.seeds, &self.places, &self.names, &self.long_names, HASH, key)
     }
 
-    /// The value that a name leads to, if nothing moved meanwhile.
+    /// Returns the value of a name, if no word changed in the meantime.
     fn get(&self, found: FoundName) -> Option<Cell> {
         let entry = Shard::new(&self.leases, 0).free_entry().unwrap();
         let owner_word = &self.names[found.entry.index()].owner_word;
@@ -88,7 +88,7 @@ enum Reuse {
     NoFence,
 }
 
-/// The entry of A is given to B, and so is A's cell; a reader looks for `key`.
+/// The daemon reuses A's entry and cell for B. A reader looks for `key`.
 fn reused(how: Reuse, key: &'static [u8], wrong: Cell) {
     let w = World::new(0, b"a");
     let daemon = {
@@ -167,7 +167,7 @@ fn a_list_has_a_name_that_is_being_taken_over() {
     refuted("an entry that changed is passed over", "false miss", || listed(false));
 }
 
-/// The block of A's tail is given to B, which stands in the next entry; both keys have the same head and hash.
+/// The daemon reuses the block of A's tail for B, which has the next entry. Both keys have the same head and hash.
 fn block_reused(clears: bool) {
     let w = World::new(1, b"headhead.a");
     let bound = Arc::new(Word::new(0));
@@ -202,7 +202,7 @@ fn a_long_names_block_is_given_to_another_name() {
     refuted("long name's block reused under a tomb's key", "the name is there", || block_reused(false));
 }
 
-/// The name is taken over, again and again; it is never absent.
+/// The name is taken over several times, and is never absent.
 fn taken_over(find: fn(&World) -> bool) {
     let w = World::new(1, b"a");
     let daemon = {
@@ -232,7 +232,7 @@ fn a_look_up_finds_a_name_that_is_being_taken_over() {
 /// A name is deleted and bound again, in another entry and another place; a reader looks for it afterwards.
 fn bound_again(frees_early: bool) {
     let w = World::new(1, b"b");
-    // The name stands in the second place, behind another one.
+    // The name has the second place, after another name.
     w.names[2].set_key(HASH, b"a", 0, &w.long_names);
     w.lead(1, 2);
     w.name_moves(2, OWNER, 0);
@@ -258,13 +258,13 @@ fn a_place_is_passed_while_a_search_needs_it() {
 #[derive(Clone, Copy, PartialEq)]
 enum Growth {
     Right,
-    /// The old table is given back before the new one is announced.
+    /// The daemon returns the old table's memory before it announces the new one.
     GivenBackEarly,
-    /// The new table is announced before it is complete.
+    /// The daemon announces the new table before it is complete.
     AnnouncedEarly,
-    /// A reader believes a miss without another look at the table word.
+    /// A reader accepts a miss without reading the table word again.
     MissBelieved,
-    /// The old table's places are wiped for the next table without the fence before it.
+    /// The daemon clears the old table's places for the next table without a fence before it.
     WipedWithoutFence,
 }
 
@@ -274,11 +274,11 @@ enum After {
     Nothing,
     /// The client deletes the name and fills the slot of its value again.
     Deleted,
-    /// The name is deleted, its entry given to another one, and the name bound again in a third place.
+    /// The name is deleted, its entry is reused for another name, and the name is bound again in a third place.
     BoundAgain,
 }
 
-/// The table grows. The daemon frees the old one, or initializes it again with another seed: it reads as zeroes.
+/// The table grows. The daemon frees the old one, or initializes it again with another seed: readers see zeros.
 fn grown(how: Growth, after: After) {
     let w = World::new(0, b"a");
     let again = Arc::new(Word::new(0));

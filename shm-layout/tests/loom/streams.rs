@@ -19,12 +19,12 @@ pub struct World {
     stream: StreamEntry,
     /// The owner word of the stream's name.
     owner_word: Word,
-    /// Stands for the packet on the control socket.
+    /// Represents the packet on the control socket.
     reply: Word,
     bytes: Bytes,
 }
 
-/// Message `number`, in the slot of the same number: its generation tells which it is.
+/// Message `number`, in the slot of the same number. Its generation identifies it.
 pub const fn message(number: u64) -> Cell {
     Cell::new(number + 1, SlotNo::new(number as u32))
 }
@@ -68,7 +68,7 @@ impl World {
         self.retire(self.ring().send(number, message(number), &summary(number)));
     }
 
-    /// The subscriber looks for a message and reads it; true if it could.
+    /// The subscriber looks for a message and reads it. Returns true if it read it.
     fn take(&self, number: u64, look: fn(&Ring, u64) -> Found) -> bool {
         let ring = self.ring();
         let Found::Message(cell, found) = look(&ring, number) else { return false };
@@ -108,7 +108,7 @@ fn a_message_found_is_the_one_looked_for() {
     holds("drop the oldest, ring of 2", None, || dropped(2, 4, 1, World::send, find));
 }
 
-/// The steps of [`Ring::send`] with a ring of one, less one.
+/// The steps of [`Ring::send`] in a ring with capacity 1, without one of them.
 fn write(w: &World, number: u64, empty: bool, ordered: bool) {
     w.bytes.write(number as u32);
     let entry = &w.entries[0];
@@ -225,7 +225,8 @@ fn a_blocking_stream_loses_nothing() {
     refuted("cursor moved before the lease", "is lost", || blocked(false));
 }
 
-/// A subscriber comes while the producer of a blocking stream sends: from where its cursor first stood, nothing is lost.
+/// A subscriber joins while the producer of a blocking stream sends. From the cursor's first position on, no message is
+/// lost.
 fn subscribed(fenced: bool, first: u64) {
     let w = Arc::new(World::new(1));
     w.next().set(first);
@@ -242,7 +243,7 @@ fn subscribed(fenced: bool, first: u64) {
         spawn(move || {
             for n in 0..2 {
                 let listed = w.stream.subscribers_version.read() != 0 && w.stream.subscribers[0].read() != 0;
-                // A ring of one: message n replaces message n - 1.
+                // Capacity 1: message n replaces message n - 1.
                 if n > 0 && listed && w.next().read() < n {
                     return;
                 }
@@ -274,18 +275,18 @@ fn a_subscriber_misses_nothing_from_its_first_message_on() {
     refuted("cursor set ahead before the start is known", "is lost", || subscribed(true, u64::MAX));
 }
 
-/// The id of the stream that a cursor is in.
+/// The id of the stream that a cursor belongs to.
 const STREAM: u64 = 9;
 
-/// How a subscriber of a blocking stream comes to read without leases.
+/// The mistakes of a subscriber of a blocking stream that reads without leases.
 #[derive(Clone, Copy, PartialEq)]
 enum Borrow {
     Right,
-    /// Its cursor does not say in time which stream it is in.
+    /// Its cursor names the stream too late.
     NamedLate,
-    /// From its first message on.
+    /// It does not lease its first message.
     NotLeasedFirst,
-    /// The cell is not looked at again.
+    /// It does not check the cell again.
     NotLookedAgain,
     /// Its cursor passes the message while it is read.
     PassedEarly,

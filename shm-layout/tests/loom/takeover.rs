@@ -36,7 +36,7 @@ impl World {
         if owner_word.owner() == RIVAL { &self.rival } else { &self.cells[owner_word.cell().index()] }
     }
 
-    /// The latest value, leased and read; `None` if something moved.
+    /// Leases and reads the latest value. Returns `None` if a word changed in the meantime.
     fn get(&self) -> Option<Cell> {
         let owner_word = OwnerWord(self.owner_word.read());
         let word = self.cell(owner_word);
@@ -60,7 +60,8 @@ impl World {
     }
 }
 
-/// One thread overwrites; meanwhile a rival takes the name, and another thread of the owner takes it back with `cell`.
+/// One thread overwrites. At the same time a rival takes the name, and another thread of the owner takes it back with
+/// `cell`.
 fn taken_back(cell: u32) {
     let w = World::new();
     let thread_1 = {
@@ -84,7 +85,7 @@ fn taken_back(cell: u32) {
     thread_2.join().unwrap();
     let late = w.get();
     if early == Some(TAKEN) {
-        // The rival's value came after the first put; nothing but the second thread's put may follow it.
+        // The rival's value followed the first put. Only the second thread's put may follow the rival's.
         reached();
         assert_eq!(late, Some(Cell::new(3, SlotNo::new(2))), "a put lands after it was over");
     }
@@ -96,7 +97,7 @@ fn a_stalled_overwrite_lands_in_a_dead_cell() {
     refuted("taken back with the same cell", "a put lands after it was over", || taken_back(0));
 }
 
-/// The owner overwrites, sees that the name was taken, and reclaims everything; a reader reads on.
+/// The owner overwrites, sees that another client took the name, and reclaims everything. A reader continues to read.
 fn housekeeping(owner_word_again: bool) {
     let w = World::new();
     let owner = {
@@ -138,7 +139,8 @@ fn the_former_owners_housekeeping_is_no_delete() {
     refuted("deleted cell believed without a second look at owner word", "is absent", || housekeeping(false));
 }
 
-/// The former owner frees what its cell held without emptying it, and the reader does not look at the owner word again.
+/// The former owner frees its cell's value without emptying the cell, and the reader does not check the owner word
+/// again.
 #[test]
 fn a_cell_alone_is_no_route() {
     refuted("taken over, owner word not read again", RACE, || {

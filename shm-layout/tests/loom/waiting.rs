@@ -1,4 +1,4 @@
-//! Nobody is asleep on a value that has been replaced.
+//! No client sleeps on a value that was replaced.
 
 use crate::{OWNER, holds, live, reached, refuted, spawn, then_live};
 use std::sync::Arc;
@@ -33,7 +33,8 @@ impl World {
         (self.owner_word.read(), self.cell.read())
     }
 
-    /// Whether a sleep on these samples would end: the kernel compares them with the bells, now and at every ring.
+    /// Returns true if a sleep on these samples would end: the kernel compares them with the bells, now and at every
+    /// ring.
     fn woken(&self, samples: (u32, u32)) -> bool {
         (self.bell.read(), self.directory_bell.read()) != samples
     }
@@ -57,7 +58,7 @@ enum Sleeper {
     SampledLate,
 }
 
-/// Parks on what was seen; the samples if it would go to sleep.
+/// Parks on the value that the client has seen. Returns the samples if it would sleep.
 fn wait(w: &World, seen: (u64, u64), how: Sleeper) -> Option<(u32, u32)> {
     let mark = parked_bit(OWNER);
     let directory = if how == Sleeper::SampledLate { 0 } else { w.directory_bell.read() };
@@ -104,7 +105,7 @@ fn an_overwrite_wakes() {
     refuted("bell sampled after the look", "asleep for ever", || overwritten(Sleeper::SampledLate, true));
 }
 
-/// Two overwrites and a sleeper that waits twice, taking its mark off between.
+/// Two overwrites, and a sleeper that waits twice and removes its mark in between.
 #[test]
 fn two_overwrites_wake_twice() {
     holds("wait for a newer value, twice", None, || {
@@ -163,14 +164,14 @@ fn a_takeover_wakes() {
     refuted("no fence of the daemon", "asleep for ever", || moved(false));
 }
 
-/// Two threads of one client share the parked word: the second mark must not wipe out the first.
+/// Two threads of one client share the parked word. The second mark must not overwrite the first.
 fn two_sleepers(keeps: bool) {
     let w = World::new();
     let seen = w.look();
     let other = {
         let w = w.clone();
         spawn(move || {
-            // Waits for another catalogue's news.
+            // Waits for a value of another catalogue.
             let mark = parked_bit(ClientNo::new(OWNER.get() + 1));
             assert_ne!(mark, parked_bit(OWNER));
             if keeps {

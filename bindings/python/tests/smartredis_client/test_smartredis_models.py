@@ -82,5 +82,5 @@ def test_statistics(client: Client, broker: tensorlend.Embedded) -> None:
         eventually("statistics", lambda: is_told(1))
         assert client.get_ai_info([address], "affine")[0]["samples"] == "2"
     client.delete_model("affine")
-    # What it was told to forget is forgotten with the model.
+    # Deleting the model also deletes the record of its reset statistics.
     assert tensorlend.connect(broker.address).list("model/affine/.smartredis") == []

@@ -111,7 +111,7 @@ def test_a_tensor_that_does_not_exist(client: Client) -> None:
 def test_a_poll_ends_when_the_tensor_comes(client: Client) -> None:
     late = threading.Timer(0.2, lambda: Client().put_tensor("late", np.ones(1)))
     late.start()
-    # One that looked once an hour would not see it.
+    # A poll once an hour would be too late, so the client waits for the event.
     assert client.poll_tensor("late", 3_600_000, 2)
     late.join()
 
