@@ -24,7 +24,8 @@ from log import Log
 HERE = Path(__file__).parent
 #: Seconds without progress after which a survivor counts as stalled.
 STALL_S = 5.0
-#: What the harness does for a survivor without progress, in this order, and how long it waits for the effect.
+#: The steps of the harness for a survivor without progress, in this order, and the time that it waits for the effect of
+#: each.
 CURES = [("nothing", STALL_S), ("reopen", 4.0), ("replace", 6.0), ("replace all", 8.0)]
 #: Sizes in bytes and periods in seconds: of the victim's values and of the honest pair's.
 VICTIM = (1 << 20, 0.05)
@@ -186,7 +187,7 @@ class Cell:
         self.folder = Path("/tmp/cell")
         self.folder.mkdir()
         self.system = systems.load(system, self.folder)
-        #: What all waits are multiplied with. A check of this program may run on a machine that is busy with other tests.
+        #: Factor for all timeouts. A check of this program may run on a machine that is busy with other tests.
         self.patience = 12.0 if quick else 1.0
         self.random = random.Random(f"{seed} {system} {fault}")
         self.children: list[subprocess.Popen[bytes]] = []
@@ -394,7 +395,7 @@ class Cell:
         if not hasattr(self, "honest"):
             world.end(world.processes())
             return
-        # The producers first, so that the consumers can receive what is on the way.
+        # The producers first, so that the consumers can receive the messages in flight.
         for part in (self.victim.producer, self.honest.producer):
             part.stop()
         self.sleep(0.2)

@@ -97,7 +97,7 @@ def stop_reader(cell: Cell) -> None:
     others = [each for each in cell.parts if each is not part]
     waited = [each.name for each in others if each.progress() < stopped + 2.5]
     cell.data["waited for the stopped reader"] = waited
-    # What the stopped reader misses is counted apart.
+    # Messages that the stopped reader misses are counted separately.
     cell.data["slow"] = part.name
     os.kill(pid, signal.SIGCONT)
     cell.heal(time.monotonic())
@@ -118,7 +118,7 @@ def _attack(cell: Cell, how: str) -> None:
     outcome = attacker.log.last("attacked")
     cell.data["attack"] = " ".join(outcome) if outcome else "the attacker died"
     cell.sleep(1)
-    # What the attacker does to itself does not count. Another consumer takes its place.
+    # The attacker's own faults do not count. Another consumer replaces it.
     attacker.kill()
     attacker.replace()
     cell.heal(begun + 1)

@@ -117,7 +117,7 @@ impl Entries {
 /// # Errors
 /// An error if the socket cannot be created, or if a system call of the loop fails.
 pub fn run(path: &Path, idle: Option<Duration>) -> Result<(), DaemonError> {
-    // `killall tensorlendd` ends the daemons, and not what they leave.
+    // `killall tensorlendd` ends the daemons, but not the descriptors that they leave.
     let _ = rustix::thread::set_name(c"tl-fd-store");
     let signals = Signals::catch()?;
     let system = |what| move |error: Errno| DaemonError::System { what, error: error.into() };

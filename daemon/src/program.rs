@@ -76,7 +76,7 @@ pub fn main(arguments: Vec<OsString>) -> u8 {
         }
     };
     if arguments.fd_store_idle.is_some() {
-        // Somebody may wait for the end of one of the daemon's files.
+        // Another process may wait for the end of one of the daemon's files.
         let _ = tensorlend_os::inherited::close_all();
     }
     if arguments.print_config {

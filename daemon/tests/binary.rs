@@ -89,7 +89,7 @@ fn the_configuration_is_printed_and_checked() {
     std::fs::write(&file, "[namespace.lab]\nreaders = [\"no-such-user\"]").unwrap();
     let (code, said, error) = run(&check);
     assert!(code == Some(0) && format!("{said}{error}").contains("no-such-user"), "{said}{error}");
-    // A daemon would not run with this: a check does what a start does.
+    // A daemon would not run with this: a check does the same as a start.
     for place in [folder.path().join("missing/s"), file.clone()] {
         let place = place.to_str().unwrap();
         let (checked, started) = (run(&["--check-config", "--socket", place]), run(&["--socket", place]));
@@ -157,7 +157,7 @@ fn it_serves_until_it_is_told_to_stop() {
     assert_eq!(stop(next, rustix::process::Signal::TERM).0, Some(0));
 }
 
-/// `--socket` may name a wrong path: the file there stays unchanged, and the error says what it is.
+/// `--socket` may name a wrong path: the file there remains unchanged, and the error describes it.
 #[test]
 fn a_file_at_the_path_of_the_socket_survives() {
     let folder = tempfile::tempdir().unwrap();

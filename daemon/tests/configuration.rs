@@ -179,7 +179,7 @@ fn the_limits_are_the_parsers() {
     assert_eq!(takes("pool", "numa"), "`\"local\"`, `\"interleave\"`, `\"node:N\"`");
 }
 
-/// The program prints the stable code of what is wrong, and each kind of fault has its own.
+/// The program prints the stable code of the fault, and each kind of fault has its own code.
 #[test]
 fn a_wrong_configuration_has_a_code() {
     let folder = tempfile::tempdir().expect("a folder");

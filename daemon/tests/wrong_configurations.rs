@@ -1,4 +1,4 @@
-//! Wrong configurations: each error names the file, the line and what is wrong.
+//! Wrong configurations: each error names the file, the line and the fault.
 
 use std::process::Command;
 

@@ -72,7 +72,7 @@ class Engine:
     def generate(self, prompt: list[int], count: int) -> list[int]:
         """Returns the next `count` tokens."""
         tokens, begun_ns = list(prompt), time.time_ns()
-        # The last token is always computed: the engine needs what follows it.
+        # The engine always computes the last token, because it needs the next one.
         done = self.load(IDENTITY.keys(prompt[:-1])) * BLOCK
         while len(tokens) < len(prompt) + count:
             end = min(len(tokens), (done // BLOCK + 1) * BLOCK)

@@ -25,7 +25,7 @@ def serve(path: str, loaded: "multiprocessing.synchronize.Barrier", shares: "mul
     took = time.perf_counter() - began
     for array in arrays.values():
         array.sum()
-    # All have mapped the memory: from here on the shares stay what they are.
+    # All processes have mapped the memory, so the shares no longer change.
     loaded.wait()
     shares.put((took, share_bytes() - before))
     loaded.wait()

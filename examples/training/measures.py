@@ -114,7 +114,7 @@ def pair(
     ours.clear()
     theirs.clear()
     for turn in range(count):
-        # The second one finds in the caches what the first one has loaded, so both go second equally often.
+        # The second program finds the data of the first one in the caches, so both run second equally often.
         first, second = (ours, theirs) if turn % 2 else (theirs, ours)
         first.turn()
         second.turn()

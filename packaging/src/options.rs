@@ -91,7 +91,7 @@ fn explain(block: &str, roff: &mut Roff) {
     describe(&mut words, &mut lines, roff);
 }
 
-/// Writes options and what explains them. Without options the words wait for the head of a table.
+/// Writes options with their explanations. Text before the first option goes to the head of the next table.
 fn describe(words: &mut Vec<&str>, lines: &mut Vec<&str>, roff: &mut Roff) {
     if lines.is_empty() {
         return;

@@ -1,4 +1,5 @@
-//! What `tensorlend-pages` writes: a page for everything, pages that man reads without a complaint, completions that shells read.
+//! The output of `tensorlend-pages`: a page for each command, pages that man accepts, and completions that shells
+//! accept.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,7 +16,7 @@ fn names(folder: &Path) -> BTreeSet<String> {
     std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// Runs a program; `None` if this machine has none of that name, which is said.
+/// Runs a program. Returns `None` and reports it if this machine does not have the program.
 fn tried(command: &mut Command) -> Option<Output> {
     let program = command.get_program().to_string_lossy().into_owned();
     (!skip_without(&program)).then(|| run(command))
@@ -83,7 +84,7 @@ fn shells_read_the_completions() {
             assert!(output.status.success(), "{}: {}", path.display(), String::from_utf8_lossy(&output.stderr));
         }
     }
-    // What bash would offer.
+    // Returns bash's completions.
     let script = "source \"$0\"; COMP_WORDS=(tensorlend pi); COMP_CWORD=1; _tensorlend tensorlend pi tensorlend; \
                   echo \"${COMPREPLY[@]}\"";
     if let Some(output) = tried(Command::new("bash").args(["-c", script]).arg(folder.path().join("bash/tensorlend"))) {

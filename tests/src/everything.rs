@@ -78,7 +78,7 @@ fn joins(client: &Client, socket: &Path, number: u32) -> Result<(), Error> {
         put(client, "everything/again", count)?;
     }
     put(&other, "everything/visitor", u64::from(number) + 1)?;
-    // So many that the visitor may announce some.
+    // So many names that the visitor may announce some.
     for count in 0..VISITORS {
         put(&other, &format!("everything/visitor/{number}/{count}"), 1)?;
     }
@@ -195,7 +195,7 @@ fn queue(client: &Client, value: u64) -> Result<(), Error> {
         filled::value(job.value().tensor()?).unwrap_or_else(|torn| panic!("{JOBS}: {torn}"));
         job.done()?;
     }
-    // The item that was given back twice, and the one that the last round left.
+    // The item that was returned twice, and the item that the last round left.
     let next = jobs.next(jobs.get(PATIENCE)?, Duration::ZERO);
     next.map(drop).or_else(unless_late)
 }

@@ -204,10 +204,10 @@ impl Service {
         config.clone_into(&mut self.config);
     }
 
-    /// Makes the store stop to read, and fills its queue.
+    /// Makes the store stop reading, and fills its queue.
     ///
     /// # Panics
-    /// If its socket is gone.
+    /// If its socket no longer exists.
     pub fn deafen(&self) {
         self.deaf.store(true, Ordering::Relaxed);
         let sender = UnixDatagram::unbound().expect("a socket");

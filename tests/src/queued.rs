@@ -1,4 +1,4 @@
-//! Producers and consumers of a queue, each in its own process. Consumers write what they do to a file, which survives them.
+//! Producers and consumers of a queue, each in its own process. Consumers log each step to a file, which survives them.
 
 use crate::filled::{filled, value};
 use std::fs::OpenOptions;

@@ -66,7 +66,7 @@ fn work(socket: &Path, turns: &AtomicU64, whole_turns: &AtomicU64, end: &AtomicB
     while !end.load(Ordering::Relaxed) {
         let turn = turns.load(Ordering::Relaxed) + 1;
         let mut whole_turn = true;
-        // Operations on its own names continue whatever process is gone, even the daemon.
+        // Operations on its own names continue whichever process has ended, even the daemon.
         for (name, newest) in NAMES.into_iter().zip(&mut newest) {
             match put(&writer, name, turn) {
                 Ok(_) => *newest = turn,

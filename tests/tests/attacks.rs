@@ -30,8 +30,8 @@ const BOB: u32 = 64_003;
 const TWO_USERS: &str = "mode = \"system\"\n[pool]\nsheet_bytes_max = \"4GiB\"\n[uid]\nshare = false\nsessions_max = 2000\n\
                          [namespace_default]\nnames_max = 4194304\nmembers_max = 1000\n";
 
-/// Sends a request to the daemon on each connection, and then waits for all replies. Returns the number of refusals: a table of
-/// names that fills faster than the daemon enlarges it has too many names that collide.
+/// Sends a request to the daemon on each connection, and then waits for all replies. Returns the number of refusals: if
+/// the table of names fills faster than the daemon enlarges it, too many of its names collide.
 fn ask_all(hands: &[Hand], request: impl Fn(usize) -> Request) -> usize {
     for (number, hand) in hands.iter().enumerate() {
         packet::send(&hand.socket, &encode(&request(number)), &[], SendFlags::empty()).unwrap();
@@ -196,7 +196,8 @@ fn hog(socket: &Path, end: Instant) {
     });
 }
 
-/// Calls `act` with a session and the descriptor of its catalogue, again if the session ends, and a bound name each time.
+/// Calls `act` with a session, the descriptor of its catalogue, and a newly bound name each time. Opens another session
+/// if the session ends.
 fn bind_names(socket: &Path, end: Instant, prepare: impl Fn(&OwnedFd, &AtomicBool) + Sync) {
     while Instant::now() < end {
         let Ok(connection) = dial(socket) else { continue };
@@ -227,7 +228,7 @@ fn mappings(fd: &OwnedFd, access: Access) -> Vec<tensorlend_layout::raw::View> {
     (0..MAPPINGS).map_while(|_| hand::map(fd, access).ok()).collect()
 }
 
-/// Maps its catalogue very often, and punches holes into it without a pause. Meanwhile the daemon reads it.
+/// Maps its catalogue very often, and punches holes into it without a pause, while the daemon reads it.
 fn punch(socket: &Path, end: Instant) {
     bind_names(socket, end, |catalogue, over| {
         // The views end with the process: an end of each would take long.
@@ -302,8 +303,8 @@ fn attacker() {
     std::process::exit(0);
 }
 
-/// A copy of this program that every user can run, and a control group for its processes. On a machine with systemd, the
-/// processes of users have a group beside the daemon's, so that many threads get no more of the processors than a few.
+/// A copy of this program that every user can run, and a control group for its processes. On a machine with systemd,
+/// users' processes have a group next to the daemon's, so many threads get no more processor time than a few.
 struct Attacker {
     folder: tempfile::TempDir,
     group: Option<PathBuf>,

@@ -89,7 +89,7 @@ fn a_server_forgets_a_caller_that_was_killed() {
     dying.tell("call s 1");
     assert_eq!(server.ok("take-call"), "1");
     dying.kill();
-    // Nobody receives this response; that is not an error.
+    // No caller receives this response; that is not an error.
     server.ok("answer-call");
     other.tell("call s 2");
     assert_eq!(server.ok("take-call"), "2");

@@ -160,7 +160,7 @@ fn the_examples_for_ros_2_convert_images() {
 #[test]
 fn a_prefix_that_cannot_be_written_is_refused_before_the_build() {
     let script = example("../scripts/capi");
-    // No `cargo` in PATH: it would fail there.
+    // PATH contains no `cargo`, so a call of it would fail.
     let done = Command::new(script).args(["--prefix", "/proc/self/none"]).env("PATH", "/usr/bin:/bin").output();
     let done = done.expect("the script runs");
     let said = String::from_utf8_lossy(&done.stderr);
@@ -226,7 +226,7 @@ fn opencv() -> Option<Vec<String>> {
             return None;
         }
     };
-    // Not its warnings, and a library that stands before the program's source.
+    // Ignores warnings of OpenCV's headers. The library precedes the program's source.
     let includes = includes.split_whitespace().map(|flag| flag.replacen("-I", "-isystem", 1));
     Some(includes.chain(["-Wl,--no-as-needed", "-lopencv_core"].map(String::from)).collect())
 }

@@ -174,7 +174,7 @@ fn a_client_whose_group_is_full_gets_an_error_and_goes_on() {
         let error = poor.ask(&format!("put y {TENSOR} 2")).unwrap_err();
         assert!(error.contains("the cgroup of this process") && error.contains(" left"), "{error}");
     }
-    // The refused segments have gone back, and neither the client nor its group has lost anything.
+    // The refused segments were returned, and neither the client nor its group has lost memory.
     assert!(poor.ok("sum x").ends_with(&sum) && rich.ok("sum x").ends_with(&sum));
     poor.ok("put small 1000 3");
     let others = rich.ok(&format!("put z {} 4", 2 * TENSOR));

@@ -102,7 +102,7 @@ fn the_dashboard_is_a_service_with_a_token() {
     let inside = manager.root().join("run/test");
     let drop_in = inside.join("units").join(format!("{unit}.d"));
     std::fs::create_dir(&drop_in).unwrap();
-    // As the manual says, but for any free port; there is no journal inside.
+    // As the manual describes, but with any free port, and without a journal.
     let options = "[Service]\nEnvironment=\"TENSORLEND_WEB_OPTIONS=--listen 127.0.0.1:0 --interval 0.1\"\n\
                    StandardOutput=append:/run/test/web.log\nStandardError=append:/run/test/web.log\n";
     std::fs::write(drop_in.join("test.conf"), options).unwrap();

@@ -393,7 +393,7 @@ fn a_consumer_killed_at_any_step_of_a_claim_loses_no_item() {
     }
 }
 
-/// The places at which a daemon is killed while it grants, confirms or gives back a claim.
+/// The crash points of a daemon that grants, confirms or returns a claim.
 const STEPS_OF_CLAIMS: [&str; 8] = [
     "daemon: request blocked",
     "daemon: blocked request answered",
@@ -500,7 +500,7 @@ fn a_daemon_killed_while_it_appends_an_ephemeral_item_keeps_the_other_items() {
     }
 }
 
-/// Hands items over to a consumer, until each has an answer. The pauses grow, so that at some time the consumer waits.
+/// Passes items to a consumer until each has a response. The pauses grow, so that at some time the consumer waits.
 fn hand_over(producer: &Client, consumer: &Client) {
     let (puts, gets) = (producer.queue("waits").unwrap(), consumer.queue("waits").unwrap());
     std::thread::scope(|scope| {

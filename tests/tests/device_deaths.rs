@@ -296,7 +296,7 @@ fn device_memory_outlives_the_daemon_with_a_keeper() {
     });
 }
 
-/// Blocks of `async` end with the daemon, and so do the sessions that had some: their clients get an error, and connect
+/// Blocks of `async` end with the daemon, and so do the sessions that had some: their clients get an error and connect
 /// again.
 #[test]
 fn blocks_of_async_end_with_the_daemon_and_it_is_said() {
@@ -317,7 +317,7 @@ fn ends_and_begins_anew(mut service: Service, end: impl FnOnce(&mut Service)) {
     Place::Host.put(&c, "host", 3, MB).unwrap();
     assert!(Place::Host.get(&c, "host").unwrap().is(3));
     assert!(Place::Host.get(&service.client(), "host").unwrap().is(3));
-    // Old tensors are either gone or unchanged.
+    // Old tensors have either ended or are unchanged.
     let old = [place.get(&b, "x").and_then(|lease| lease.value()), held.value()];
     for seen in old {
         match seen {

@@ -361,7 +361,7 @@ fn a_daemon_serves_without_a_store_that_cannot_start() {
     assert_eq!((value(&client, "x"), value(&machine.client(), "x")), (1, 1));
 }
 
-/// A store that lives may have what the daemon before has left. A daemon that cannot get it does not start without it.
+/// A live store may have the former daemon's descriptors. A daemon that cannot get them does not start.
 #[test]
 fn a_daemon_waits_for_a_store_that_answers_late() {
     let mut machine = Machine::with_own_store("user");
@@ -403,7 +403,7 @@ fn a_daemon_serves_at_a_path_that_is_too_long_for_a_store() {
     end(&mut daemon, Signal::TERM);
 }
 
-/// Somebody may wait for the end of a file that the daemon has inherited: a pipe, or a lock.
+/// Another process may wait for the end of a file that the daemon has inherited: a pipe, or a lock.
 #[test]
 fn the_daemons_store_has_none_of_its_files() {
     let mut machine = Machine::with_own_store("user");

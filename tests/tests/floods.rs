@@ -1,5 +1,5 @@
-//! Clients that request too much, send half a message, or stay silent: all others continue, and everything of these
-//! clients is freed when they are gone.
+//! Clients that request too much, send half a message, or remain silent: all others continue, and all resources of
+//! these clients are freed when they end.
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -205,7 +205,8 @@ fn who_has_its_socket_watched_without_end_is_disconnected() {
     eventually("its session's end", || clients(&client).0 == 2);
 }
 
-/// A client that ends each of its connections before it has cost too much, by a damaged packet, is noticed all the same.
+/// A client that ends each of its connections with a damaged packet, before the connection has cost too much, is still
+/// detected.
 #[test]
 fn who_makes_one_message_slow_on_each_of_many_connections_is_banned() {
     let daemon = Daemon::start("");
@@ -310,7 +311,7 @@ fn leases_for_ever_cost_their_producer_memory_and_nobody_time() {
     let cells = hand::map(&cells, Access::Read).unwrap();
     let catalogue: Sheet<Catalogue> = Sheet::new(cells).unwrap();
     let owner_word = holder.owner_word_of("x").unwrap();
-    // Leases of who was shown no segment do not count.
+    // Leases of a client that was shown no segment do not count.
     let slot = Cell(catalogue.cells[owner_word.cell().index()].cell.read()).slot();
     holder.segment_of(owner, slot).unwrap();
     holder.leases.shards_used.set(u64::MAX);
@@ -389,7 +390,7 @@ fn thousands_of_connects() {
     let before = Files::of(&daemon);
     let mut sockets: Vec<OwnedFd> = Vec::new();
     for round in 0..connects {
-        // Each says hello, and the daemon refuses most; none of them hangs up.
+        // Each connection says hello, and the daemon refuses most of them; none of them hangs up.
         let socket = dial(&daemon.socket()).unwrap();
         let _ = packet::send(&socket, &encode(&hello(None)), &[], SendFlags::DONTWAIT);
         sockets.push(socket);

@@ -1,8 +1,8 @@
-//! Forks in the middle of other work: what the parent's other threads do at the same time, what no lease protects, and what a
-//! child does before it forks itself.
+//! Forks in the middle of other work: concurrent work of the parent's other threads, memory that no lease protects, and
+//! a child that forks.
 //!
-//! Like `fork.rs`, this test runs without the test harness. A handler of `pthread_atfork` takes the place of another thread, so that its work
-//! happens between the library's own handlers.
+//! Like `fork.rs`, this test runs without the test harness. A handler of `pthread_atfork` acts for another thread, so
+//! that its work happens between the library's own handlers.
 #![allow(unsafe_code)]
 
 #[path = "fork/child.rs"]
@@ -139,7 +139,7 @@ fn a_child_closes_no_descriptor_but_its_own() {
             assert!(mine.iter().all(|fd| unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFD) } >= 0));
         });
         let _ = (&report).write_all(if whole.is_ok() { b"+" } else { b"-" });
-        // SAFETY: ends the process without the destructors of what it inherited.
+        // SAFETY: ends the process without running inherited destructors.
         unsafe { libc::_exit(0) }
     }
     drop(report);
@@ -201,7 +201,7 @@ fn threads_lease_while_others_fork() {
                     unsafe { libc::usleep(500) };
                     words.iter().all(|&word| word == words[0]) && lease.validate()
                 });
-                // SAFETY: ends the process without the destructors of what it inherited.
+                // SAFETY: ends the process without running inherited destructors.
                 unsafe { libc::_exit(i32::from(!stays)) };
             }
             drop(lease);

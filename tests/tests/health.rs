@@ -143,7 +143,7 @@ fn a_full_fd_store_is_a_warning_and_the_next_daemon_names_the_losses() {
     assert!(works && said.contains(&format!("lost {} name", loss.names)), "{said}");
     let (state, found) = check(&socket, "last restart");
     assert!(state == "warning" && found.contains(&format!("lost {} name", loss.names)), "{state}: {found}");
-    // The next start has lost nothing of what the last one left.
+    // The next start has lost nothing.
     for info in client.list("*").unwrap() {
         client.delete(&info.name).unwrap();
     }

@@ -48,7 +48,7 @@ fn names_that_lead_nowhere_cost_no_requests() {
     assert_eq!(reader.names("*").unwrap(), [""; 0]);
 }
 
-/// Names of many clients that are gone, few of each: the daemon reads what they hold, for hundreds of them at a time.
+/// Names of many ended clients, few of each: the daemon reads their values for hundreds of clients at a time.
 #[test]
 fn names_of_many_dead_clients_cost_a_request_for_each_packet() {
     let (owners, names_each) = (100, 30);

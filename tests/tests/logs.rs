@@ -45,7 +45,7 @@ fn a_log_in_text_is_the_default_where_no_journal_is() {
     let _agent = daemon.agent();
     let log = daemon.log();
     let joined = log.lines().find(|line| line.contains("label=\"agent\"")).expect("it is told");
-    // The sentence alone says who joined.
+    // The sentence alone names the client.
     let pid = joined.split("pid=").nth(1).and_then(|rest| rest.split_whitespace().next()).unwrap();
     let (uid, text) = (rustix::process::getuid().as_raw(), joined.split(" INFO ").nth(1).unwrap());
     let rest = format!(" (pid {pid}, uid {uid}, tensorlend-agen, agent) joined namespace uid:{uid} namespace=");

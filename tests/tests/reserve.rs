@@ -68,7 +68,7 @@ impl Siege {
     }
 }
 
-/// Calls `more` until it returns an error, and returns what it returned before.
+/// Calls `more` until it returns an error, and returns the earlier results.
 fn until_refused<T, E>(mut more: impl FnMut(usize) -> Result<T, E>) -> Vec<T> {
     (0..100_000).map_while(|round| more(round).ok()).collect()
 }

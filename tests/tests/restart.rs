@@ -21,8 +21,8 @@ fn value(lease: &tensorlend::Tensor) -> u64 {
     slice[0]
 }
 
-/// A service manager that does not read delays one message. Then the daemon stores nothing until the manager reads again.
-/// From then on, the manager has what it should have: all that exists, and nothing else.
+/// A service manager that does not read delays one message. The daemon then stores nothing until the manager reads
+/// again. After that, the manager has exactly the existing descriptors.
 #[test]
 fn a_service_manager_that_does_not_read_does_not_stop_the_daemon() {
     let mut service = Service::start("mode = \"user\"\n");

@@ -1,6 +1,6 @@
-//! What a reader of another user can cost a producer by making its wakeups slow: millions of epoll watches are on the socket by
-//! which the producer wakes it. This is a measurement and not a test, and needs root: run it alone,
-//! `cargo test -p tensorlend-tests --test slow_wakes -- --ignored --nocapture what`.
+//! The cost of a reader of another user that makes a producer's wakeups slow, by millions of epoll watches on the
+//! socket by which the producer wakes it. This is a measurement and not a test, and needs root: run it alone, `cargo
+//! test -p tensorlend-tests --test slow_wakes -- --ignored --nocapture what`.
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -24,7 +24,7 @@ const CONFIG: &str = "mode = \"system\"\n[namespace.lab]\nwriters = [\"0\"]\nrea
 /// Copies of the socket, and epoll instances that watch each.
 const WATCHES: (usize, usize) = (1000, 2000);
 
-/// Adds epoll watches to a socket; returns what holds them.
+/// Adds epoll watches to a socket. Returns the descriptors that keep them.
 fn watch(socket: &OwnedFd, (copies, epolls): (usize, usize)) -> Vec<OwnedFd> {
     let mut held: Vec<OwnedFd> = (0..copies).map(|_| socket.try_clone().unwrap()).collect();
     for _ in 0..epolls {

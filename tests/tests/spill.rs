@@ -479,7 +479,7 @@ fn idle_readers_let_go_of_what_others_need() {
     }
 }
 
-/// Owners that make no call release what they have published.
+/// Owners that make no call release their published segments.
 #[test]
 fn idle_owners_let_go_of_what_they_published() {
     for mode in ["user", "system"] {

@@ -47,7 +47,7 @@ struct Descriptors {
 }
 
 impl Descriptors {
-    /// Notes what a call does to descriptors.
+    /// Records the effect of a call on descriptors.
     fn note(&mut self, name: &str, arguments: &str, result: &str) {
         let number = |text: &str| text.split('<').next().unwrap_or_default().trim().to_owned();
         let (first, made) = (number(arguments), number(result));

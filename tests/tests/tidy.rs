@@ -203,7 +203,8 @@ const LAYERS: [(&str, &[&str]); 10] = [
     ("apps/web", &[]),
 ];
 
-/// The parts of a module that import each other in a circle: what stands after every part that imports downwards only is removed.
+/// Returns the parts of a module that import each other in a circle: those that remain after every part that imports
+/// downwards only is removed.
 fn circular_parts(src: &Path, module: &[&str]) -> BTreeMap<String, BTreeSet<String>> {
     let modules = Modules::of(src);
     let part = |path: &[String]| {
@@ -447,7 +448,7 @@ fn the_page_on_errors_lists_each_code() {
     let difference: Vec<_> = listed.symmetric_difference(&used).collect();
     assert!(difference.is_empty(), "on the page or in the sources, but not in both: {difference:?}");
 
-    // Each row names what its language has.
+    // Each row names a language and the exceptions or types that it has.
     let (library, python, interface) =
         (read("libclient/src/error.rs"), &texts[4], read("bindings/c/abi/tensorlend.0.txt"));
     let words = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();

@@ -282,7 +282,7 @@ fn the_uids_of_a_range_have_one_share() {
     // In segments of 8 MiB: half of the pool for the range, nothing more for its owner, a third of the rest for another user.
     assert_eq!(fill(&mut range), 15);
     assert_eq!(fill(&mut [system.agent(ALICE)]), 0);
-    // If each uid of the range had a share, nothing would be left for him.
+    // If each uid of the range had a share, Bob would get nothing.
     assert_eq!(fill(&mut [system.agent(BOB)]), 5);
 }
 
@@ -320,7 +320,7 @@ fn a_lease_that_is_kept_from_its_owner_is_charged_to_its_holder() {
         }
         his += 1;
     }
-    // 48 MiB less the values of Alice that he keeps; five segments if he were not charged for them.
+    // 48 MiB, less Alice's values that Bob keeps. Without the charge for them, Bob would get five segments.
     assert!(his <= 3, "{his} segments, and {kept} kept");
     for i in 1..=kept {
         bob.ok(&format!("release kept{i}"));

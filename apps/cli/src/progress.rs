@@ -93,7 +93,7 @@ mod tests {
     use std::io;
     use std::sync::Mutex;
 
-    /// A terminal that stores what is written to it.
+    /// A terminal that stores its output.
     #[derive(Clone, Debug, Default)]
     struct Paper(Arc<Mutex<String>>);
 

@@ -213,7 +213,7 @@ fn undo(client: &Client, step: Step) -> Result<(), String> {
         Before::Nothing => client.delete(&step.name).map(drop),
         Before::Lost(why) => return Err(why.to_owned()),
         Before::Value(value, mut lifetime, since) => {
-            // The least time stands for a lifetime that has ended in the meantime.
+            // A lifetime that has ended in the meantime becomes the minimum.
             let left = |ttl: Duration| ttl.saturating_sub(since.elapsed()).max(Duration::from_nanos(1));
             lifetime.ttl = lifetime.ttl.map(left);
             copy(client, &value).and_then(|draft| draft.publish_for(&step.name, lifetime)).map(drop)

@@ -111,8 +111,8 @@ impl Drop for AtEnd<'_> {
     }
 }
 
-/// Sends and receives numbers while `fault` happens a few times. Messages go on during the fault if it asks for them by the
-/// counter of sent messages.
+/// Sends and receives numbers while `fault` happens a few times. Sending continues during the fault if the fault waits
+/// for the counter of sent messages.
 fn through(policy: Policy, a: Client, b: &Client, mut fault: impl FnMut(&AtomicU64)) {
     let cam = a.stream("cam").capacity(8).policy(policy).open().unwrap();
     let mut frames = b.subscribe("a/cam").unwrap();

@@ -510,7 +510,7 @@ fn copies_that_have_gone_give_their_names_back() {
     assert!(used < NAMES / 2, "{used} names are in use");
 }
 
-/// A node that answers requests for names as the test says.
+/// A node whose responses to requests for names the test determines.
 struct Liar {
     node: NodeName,
     way: Memory,

@@ -207,7 +207,7 @@ fn a_stream_goes_on_with_the_next_gateway_of_those_who_receive_it() {
         }
         send(&cam, &a.client, 4);
         assert_eq!((next(&mut frames), frames.lost()), ((4, 0), 0));
-        // When the last subscriber is gone, the stream's copy is removed.
+        // After the last subscriber has left, the gateway removes the stream's copy.
         drop(frames);
         eventually("the link ends", || b.client.streams("*").unwrap().iter().all(|stream| stream.name != "a/cam"));
     }

@@ -70,7 +70,8 @@ fn a_worker_that_crashes_is_replaced_and_its_callers_are_told() {
             let client = common::client(&broker);
             repeat(&client, &mut Models::new(&client).open("loop").unwrap(), 2_000_000_000)
         });
-        // A request that the worker has not taken goes to the next worker. This one computes only what it has taken.
+        // A request that the worker has not received goes to the next worker. This worker computes only the requests
+        // that it has received.
         let idle = computed(pid);
         eventually("a worker that computes", || computed(pid) > idle + 20);
         kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::ABORT).unwrap();

@@ -45,7 +45,7 @@ fn inputs_are_brought_along_or_named_and_outputs_answered_or_published() {
     assert!(!run.is_zero() && !queue.is_zero());
     let between = client.get("between").unwrap();
     assert_eq!((between.as_slice::<f32>().unwrap(), between.version()), (&[4.0, 5.0][..], versions["difference"]));
-    // State that goes round: what was put out is the next run's input.
+    // State in a cycle: each output is the next run's input.
     assert_eq!(client.get("count").unwrap().as_slice::<i64>().unwrap(), [42]);
 
     put(&client, "right", &[2], &[0.0f32, 0.0]);
@@ -222,7 +222,7 @@ fn two_runners_share_a_model_and_one_goes_on_alone() {
     runners[0].kill();
     all();
     all();
-    // The worker of a runner that is gone ends by itself.
+    // The worker of a runner that has ended ends by itself.
     eventually("one server", || client.list("model/affine/.server/*").unwrap().len() == 1);
     all();
 }

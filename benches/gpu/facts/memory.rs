@@ -349,7 +349,7 @@ pub fn large_pool() {
             if other.line.is_ready(Duration::from_secs(15)) { other.line.hear().0 } else { "no answer".into() },
         );
         drop(other);
-        // SAFETY: 1: allocated above. 2: the importer is gone, and the fill was waited for.
+        // SAFETY: 1: allocated above. 2: the importer has ended, and the fill is complete.
         #[allow(unsafe_code)]
         let freed = unsafe { pool.free(ptr, &stream) }.and_then(|()| stream.synchronize());
         if let Err(e) = freed {

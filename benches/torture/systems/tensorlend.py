@@ -46,7 +46,7 @@ class Receiver:
         except TimeoutError:
             return None
         except tensorlend.StreamEndedError:
-            # The producer is gone. The next one opens the stream again.
+            # The producer has ended. The next one opens the stream again.
             self.frames = self.client.subscribe(self.topic, wait=1)
             return None
 

@@ -50,7 +50,7 @@ class Sender:
         self.publisher.put(value)
 
     def close(self) -> None:
-        # The session sends what the publisher has put in the background.
+        # The session sends the publisher's messages in the background.
         time.sleep(0.3)
         self.publisher.undeclare()
         self.session.close()

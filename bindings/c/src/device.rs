@@ -260,7 +260,7 @@ pub unsafe extern "C" fn tensorlend_draft_copy_from_device(
     stream: *mut c_void,
 ) -> tensorlend_status {
     call!(|draft: handle, stream: stream| {
-        // SAFETY: the header requires of `from` what `copy_from_ptr` requires.
+        // SAFETY: the header demands of `from` what `copy_from_ptr` requires.
         draft.on_device(|draft| unsafe { draft.copy_from_ptr(from, stream) })?;
     })
 }

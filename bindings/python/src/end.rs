@@ -53,7 +53,8 @@ impl<T: Send> End<T> {
         py.detach(|| self.wait(ask)).or_raise()
     }
 
-    /// Calls `ask`, or returns `None` if another thread uses the end. That thread then gets what arrives.
+    /// Calls `ask`, or returns `None` if another thread uses the end. The other thread then gets the message that
+    /// arrives.
     pub fn try_with<R>(&self, ask: impl FnOnce(&mut T) -> Result<R, Error>) -> Result<Option<R>, Error> {
         match self.open.try_lock() {
             Ok(mut held) => self.ask(&mut held, ask).map(Some),

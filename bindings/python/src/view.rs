@@ -73,8 +73,7 @@ impl Reads {
 impl Drop for Reads {
     fn drop(&mut self) {
         for Read { value, on, given } in lock(&self.0).drain(..) {
-            // An error means that the device or this process's context is gone. Then the work is
-            // gone, too.
+            // An error means that the device or this process's context is lost. Then the work is lost, too.
             let _ = value.drop_after(on, &given.recorded);
             drop(given.owner);
         }

@@ -27,7 +27,7 @@ double seconds = 0.5;
     std::_Exit(1);
 }
 
-/// What one client does: it prepares itself, then repeats `once`.
+/// The work of one client: prepares itself, then repeats `once`.
 struct Work {
     virtual ~Work() = default;
     virtual void once() = 0;

@@ -111,7 +111,7 @@ end type client_type
 
 contains
 
-! Returns whether the code is an error, and writes what the code means to standard error.
+! Returns whether the code is an error, and writes the code's meaning to standard error.
 function SR_error_parser(self, response_code) result(is_error)
   class(client_type), intent(in) :: self
   integer(kind=enum_kind), intent(in) :: response_code

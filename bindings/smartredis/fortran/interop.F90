@@ -1,4 +1,4 @@
-! What the modules share: the kind of C's enumerations, and texts on their way from and to C.
+! Shared parts of the modules: the kind of C's enumerations, and conversion of text from and to C.
 module fortran_c_interop
 use iso_c_binding, only : c_ptr, c_char, c_int, c_size_t, c_loc, c_null_ptr, c_associated, c_f_pointer
 implicit none; private

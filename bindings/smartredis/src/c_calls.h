@@ -1,4 +1,4 @@
-// What the C interface's files share: errors as codes, and checked arguments.
+// Shared parts of the C interface's files: errors as codes, and checked arguments.
 #ifndef SMARTREDIS_C_CALLS_H
 #define SMARTREDIS_C_CALLS_H
 #include "client.h"

@@ -1,4 +1,4 @@
-// A client's connection to its daemon, its prefixes, and what several of its parts use.
+// A client's connection to its daemon, its prefixes, and the state that its parts share.
 #ifndef SMARTREDIS_CONNECTION_H
 #define SMARTREDIS_CONNECTION_H
 #include "address.h"

@@ -1,4 +1,4 @@
-// What a dataset holds, and its form as a value of tensorlend.
+// The contents of a dataset, and their form as a value of tensorlend.
 #ifndef SMARTREDIS_CONTENT_H
 #define SMARTREDIS_CONTENT_H
 #include "dataset.h"

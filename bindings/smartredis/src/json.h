@@ -18,7 +18,7 @@ struct Json {
 
     /// RuntimeException if the text is not JSON, or nested deeper than datasets are.
     static Json parse(std::string_view text);
-    /// The member of an object; nullptr if there is none.
+    /// The member of an object; nullptr if the object has no such member.
     const Json* find(std::string_view name) const;
 };
 

@@ -82,7 +82,7 @@ template <bool TO_ROW> void reorder_bytes(void* row, void* column, const Dims& d
     }
 }
 
-/// Copies between row-major memory and arrays of pointers. Returns the end of what was copied.
+/// Copies between row-major memory and arrays of pointers. Returns the end of the copied range.
 template <bool TO_ROW> unsigned char* nested(unsigned char* row, void* pointers, const Dims& dims, size_t at, size_t element) {
     if (at + 1 == dims.size()) {
         const size_t bytes = dims[at] * element;

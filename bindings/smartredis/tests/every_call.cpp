@@ -490,7 +490,7 @@ void addresses() {
     CHECK(sw::redis::crc16("123456789", 9) == 0x31c3 && sw::redis::crc16("", 0) == 0);
 }
 
-/// What a class derived from Client reads.
+/// The members of Client that a derived class can read.
 class Derived : public Client {
 public:
     using Client::Client;

@@ -31,7 +31,7 @@ pub fn on_a_driver(test: &str) -> bool {
     }
 }
 
-/// Prints an observed behaviour, and the device: a fake device only shows what its authors believe.
+/// Prints an observed behaviour, and the device: a fake device shows only the behaviour that its authors expect.
 pub fn observed(what: &str) {
     let devices = Driver::get().map(|driver| driver.devices().unwrap_or_default());
     println!("OBSERVED on {}: {what}", devices.unwrap_or_default().first().map_or("no device", Device::name));

@@ -38,8 +38,8 @@ pub enum ConfigError {
     },
 }
 
-/// Returns what to do about an error whose text does not say so: the option of another section, or a
-/// section that begins twice.
+/// Returns the remedy for an error whose text does not contain it: an option of another section, or a section that
+/// begins twice.
 fn remedy(error: &toml::de::Error) -> String {
     let message = error.message();
     let field = message.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next());

@@ -149,8 +149,8 @@ impl Spills {
         now_ns >= self.look_ns
     }
 
-    /// Records that no segment could be spilled for a request, and when the next look is due. So many
-    /// waiting requests cost one look in this time.
+    /// Records that no segment could be spilled for a request, and the time of the next attempt. So many waiting
+    /// requests cost one attempt in this time.
     pub fn look_at(&mut self, at: u64) {
         self.look_ns = at;
     }

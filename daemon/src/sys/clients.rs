@@ -231,7 +231,7 @@ impl Shell {
         }
     }
 
-    /// Accepts the connections that wait. More may arrive meanwhile, if the former socket has another name.
+    /// Accepts the waiting connections. More may arrive in the meantime, if the former socket has another name.
     pub(super) fn accept_waiting(&mut self) {
         for _ in 0..=BACKLOG {
             let Ok(fd) = accept_with(&self.listener.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) else { return };

@@ -108,7 +108,8 @@ impl Connection {
     pub fn say_goodbye(&mut self, lanes: &Lanes) {
         // The kernel keeps the packets that have arrived.
         let _ = shutdown(&self.fd, Shutdown::Read);
-        // A correct client has at most one request. The toll bounds what another client makes the daemon wait.
+        // A correct client has at most one request. The toll bounds the time for which any other client delays the
+        // daemon.
         while !self.busy
             && !self.toll.is_excessive()
             && let Ok(packet) = self.receive()

@@ -202,7 +202,7 @@ impl FdStore {
             let failure = match error {
                 Errno::NOENT | Errno::CONNREFUSED if is_over || has_ended => Some(error.into()),
                 Errno::NOENT | Errno::CONNREFUSED => starter.start().err(),
-                // What is there belongs to another user.
+                // The file belongs to another user.
                 Errno::ACCESS | Errno::PERM => Some(error.into()),
                 _ if is_over => return Err(DaemonError::FdStore { path, error: error.into() }),
                 _ => None,
@@ -517,7 +517,7 @@ impl FdStore {
     fn reconnect<'a>(&mut self, fd_of: impl Fn(MemId) -> Option<BorrowedFd<'a>>) -> bool {
         let Store::Process(connection) = &mut self.store else { return false };
         let Welcome { socket, stored, capacity } = match Welcome::receive(&connection.path, WELCOME_MAX) {
-            // Only a starting daemon can take over what a former one has left.
+            // Only a starting daemon can take over the descriptors of a former daemon.
             Ok(welcome) if !connection.was_welcomed && !welcome.stored.is_empty() => {
                 tracing::warn!(
                     "the fd store {} has descriptors of a former daemon: restart this daemon to take them over",

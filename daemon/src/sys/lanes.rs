@@ -251,7 +251,7 @@ impl Shared {
         loop {
             let queue = state.queues.get_mut(&key).expect("a queue with a thread exists");
             if let Some((step, work)) = queue.take() {
-                // Another thread takes what follows.
+                // Another thread does the following work.
                 self.start_thread(&mut state, key);
                 drop(state);
                 // A bug in the work of one user must not stop the work that follows. The panic is in the log.

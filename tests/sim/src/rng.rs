@@ -2,7 +2,7 @@
 
 use tensorlend_layout::random::splitmix64;
 
-/// A generator (splitmix64): small, and every seed gives another sequence. It may begin with numbers that somebody chose.
+/// A generator (splitmix64): small, and every seed gives another sequence. It may begin with chosen numbers.
 #[derive(Clone, Debug)]
 pub struct Rng(u64, std::collections::VecDeque<u8>);
 

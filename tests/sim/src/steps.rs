@@ -240,7 +240,7 @@ impl Sim {
             && !matches!(d.find(hash, key), Ok(Some(f)) if f.owner_word.is_live() || f.owner_word.kind() == OwnerKind::Reserved)
     }
 
-    /// Returns the membership of a member of this namespace, live or gone.
+    /// Returns the membership of a member of this namespace, live or ended.
     fn seat_of(&self, seat: &Seat, number: ClientNo) -> Option<&Seat> {
         let &actor = self.members.get(&(seat.directory_file, number))?;
         self.actors[actor].seat.as_ref()

@@ -46,7 +46,7 @@ impl Mapping {
 
     /// As [`Mapping::protect`], with a new protection key if the processor has some.
     pub fn protect_by_key(&self, protection: c_int) -> io::Result<()> {
-        // SAFETY: passes numbers only. Without keys in the processor it fails, and -1 stands for none.
+        // SAFETY: passes numbers only. Without protection keys in the processor the call fails, and -1 means no key.
         let key = unsafe { libc::syscall(libc::SYS_pkey_alloc, 0, 0) }.max(-1);
         // SAFETY: as `protect`.
         let result = unsafe { libc::syscall(libc::SYS_pkey_mprotect, self.start, self.bytes, protection, key) };

@@ -22,7 +22,7 @@ const TTL_US_MAX: u64 = 30_000;
 /// An effect on a pair of names. A name is 0 or 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// A put. With a time: the name may be gone from then on.
+    /// A put. With a time: the name may have ended from then on.
     Put(u8, Value, Option<u64>),
     /// A get, and its result.
     Get(u8, Option<Value>),
@@ -48,7 +48,7 @@ pub struct Step {
     until_ns: u64,
 }
 
-/// A value of a name, and the time from which the name may be gone.
+/// A value of a name, and the time from which the name may have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Held {
     value: Value,
@@ -60,12 +60,13 @@ struct Pair {
     names: [Option<Held>; 2],
     /// The renames that have begun, sorted by their numbers, with the value that is not published yet.
     renames: Vec<(u32, Option<Held>)>,
-    /// The time after which each further step happens: a name was found gone, whose time to live had passed only then.
+    /// The earliest time of each further step. It is later than the call if an operation found a name ended whose
+    /// lifetime had passed only by then.
     after_ns: u64,
 }
 
 impl Pair {
-    /// Ends the name's time to live if the response shows that the name is gone.
+    /// Ends the name's lifetime if the response shows that the name has ended.
     fn expired(&mut self, name: u8, until_ns: u64) -> Option<()> {
         if let Some(held) = self.names[usize::from(name)].take() {
             let gone_from_ns = held.gone_from_ns.filter(|&from_ns| from_ns <= until_ns)?;
@@ -299,7 +300,8 @@ mod tests {
 
     #[test]
     fn a_step_after_an_end_is_not_before_it() {
-        // The get found the name gone, at 100 at the earliest. So the put, which had returned by then, was before the get.
+        // The get found the name ended, at 100 at the earliest. So the put, which had returned by then, was before the
+        // get.
         let first = put_for(0, 0, 1, 100);
         let none = until(200, get(10, 0, 0));
         accepted(&[first, none, until(105, put(20, 0, 2)), get(210, 0, 2)]);

@@ -28,11 +28,11 @@ pub enum Step {
     Take(Option<Value>),
     /// An item was confirmed.
     Confirm(Value),
-    /// An item was given back, by its consumer or at the consumer's end.
+    /// An item was returned, by its consumer or at the consumer's end.
     GiveBack(Value),
     /// A take without a response, with its number in the history: the claimed item is unknown.
     TakeUnknown(u32),
-    /// The item of that take was given back at its consumer's end.
+    /// The item of that take was returned at its consumer's end.
     GiveBackUnknown(u32),
     /// All consumers have ended: no item is claimed.
     Settled,
@@ -401,7 +401,7 @@ mod tests {
         let back = op(4, 5, Step::GiveBack(value(0)));
         good(&[put, take(2, 0), back, take(6, 0), take(8, 1)]);
         bad(&[put, take(2, 0), back, take(6, 1)]);
-        // Nobody may confirm an item after it was given back, or twice.
+        // No client may confirm an item twice, or after it was returned.
         bad(&[put, take(2, 0), back, op(6, 7, Step::Confirm(value(0)))]);
         let done = |at| op(at, at + 1, Step::Confirm(value(0)));
         good(&[put, take(2, 0), done(4), take(6, 1)]);

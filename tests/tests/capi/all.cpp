@@ -41,7 +41,7 @@ static_assert(owns_alone<Subscription> && owns_alone<Options> && owns_alone<Leas
 static_assert(owns_alone<Caller> && owns_alone<Server> && owns_alone<Request> && owns_alone<Model> && owns_alone<ModelRequest>);
 static_assert(owns_alone<Devices> && owns_alone<Message>);
 
-// Any duration is a timeout: what has passed does not wait, and the longest do not overflow.
+// Any duration is a timeout: a past one does not wait, and the longest do not overflow.
 static_assert(Timeout(2s).count() == 2'000'000'000 && Timeout(-1s).count() == 0 && Timeout().count() == 0);
 static_assert(Timeout(std::chrono::hours::max()).count() == -1 && forever.count() == -1);
 static_assert(Timeout(std::chrono::duration<double>(0.5)).count() == 500'000'000);
@@ -78,7 +78,7 @@ static Draft counting(const Client &client, std::uint32_t first) {
     return draft;
 }
 
-// What std::mdspan is to the library: columns of a matrix with gaps between them.
+// A type like std::mdspan: columns of a matrix with gaps between them.
 struct Columns {
     using element_type = const float;
     using index_type = int;

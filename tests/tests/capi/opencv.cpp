@@ -1,4 +1,4 @@
-// The views of examples/opencv: of every shape and type that they accept, and what they refuse.
+// The views of examples/opencv: every shape and type that they accept, and those that they refuse.
 #include "../../../examples/opencv/mat.hpp"
 #include <cstdlib>
 #include <iostream>

@@ -41,7 +41,7 @@ int main() {
     lease = client.get_value("image");
     IS(lease.shape().size() == 2 && lease.tensor().dtype == TENSORLEND_F32);
 
-    // A message that says more than it has.
+    // A message whose header announces more data than it has.
     image.height = 3;
     IS(is_refused(client, image));
     image.height = UINT32_MAX, image.step = UINT32_MAX;

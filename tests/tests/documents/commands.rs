@@ -51,7 +51,7 @@ pub fn is_ours(words: &[String]) -> bool {
 pub fn misunderstood(words: &[String]) -> Option<String> {
     let mut command = Command::new(binary(&words[0]));
     match &words[1..] {
-        // It passes what follows the program to the program.
+        // `run` passes the words after the program to the program.
         [verb, ..] if verb == "run" => command.args(["run", "--help"]),
         words => command.args(words).arg("--help"),
     };

@@ -38,8 +38,8 @@ impl Block {
         self.attributes.iter().find_map(|word| word.strip_prefix("file="))
     }
 
-    /// Returns what the block needs of the machine besides tensorlend, `needs=WHAT`: programs, libraries that pkg-config
-    /// knows, packages of Python. The block is skipped where one is missing.
+    /// Returns the block's requirements besides tensorlend, `needs=WHAT`: programs, libraries that pkg-config knows,
+    /// packages of Python. The block is skipped if one is missing.
     pub fn needs(&self) -> impl Iterator<Item = &str> {
         self.attributes.iter().filter_map(|word| word.strip_prefix("needs="))
     }

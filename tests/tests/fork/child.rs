@@ -1,4 +1,4 @@
-//! Children of forks that wait for their parent, and then check what they see.
+//! Forked children that wait for their parent, and then check their values.
 
 use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -45,7 +45,7 @@ impl Child {
         byte[0].into()
     }
 
-    /// Lets the child check, and expects that all is as it should be.
+    /// Tells the child to check its values, and asserts that all are correct.
     pub fn finish(mut self) {
         self.go_on.write_all(&[0]).unwrap();
         assert_eq!(self.report(), '+', "what the child reads has changed");
@@ -80,6 +80,6 @@ pub fn forked<C: FnOnce() -> bool>(
         check()
     }));
     let _ = report.write_all(if done.unwrap_or(false) { b"+" } else { b"-" });
-    // SAFETY: ends the process without the destructors of what it inherited.
+    // SAFETY: ends the process without running inherited destructors.
     unsafe { libc::_exit(0) }
 }

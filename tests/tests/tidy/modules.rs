@@ -159,8 +159,8 @@ impl Modules {
         Some(at)
     }
 
-    /// The module that defines what a path leads to: the longest beginning of the path that is a module, or the one from which
-    /// that module re-exports it.
+    /// Returns the module that defines the path's target: the longest prefix of the path that is a module, or the
+    /// module from which that one re-exports it.
     fn defining(&self, path: &[String]) -> &Vec<String> {
         let length = (0..=path.len()).rev().find(|&length| self.read.contains_key(&path[..length])).unwrap();
         let (module, (imports, rest)) = self.read.get_key_value(&path[..length]).unwrap();
@@ -187,8 +187,8 @@ impl Modules {
             .map_or(module, |(there, _)| there)
     }
 
-    /// For each module the modules that it uses, by `use` and by paths in its code. A re-export that the module itself does not use
-    /// is none.
+    /// Returns for each module the modules that it uses, by `use` and by paths in its code. A re-export that the module
+    /// itself does not use does not count.
     pub fn arrows(&self) -> BTreeMap<&Vec<String>, BTreeSet<&Vec<String>>> {
         let of = |(module, (imports, rest)): (_, &(Vec<Import>, String))| {
             let module: &Vec<String> = module;

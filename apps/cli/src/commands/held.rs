@@ -17,7 +17,8 @@ pub fn complete_observation(client: &Client) -> Result<Observation, Failure> {
     let mut observer = client.observer();
     let mut seen = observer.observe()?;
     for _ in 1..LOOKS_MAX {
-        // If requests were left, what is missing cannot be read now, such as the ring of a stream that has all its subscribers.
+        // Requests are left if data cannot be read now, such as the ring of a stream with no free place for a
+        // subscriber.
         if !seen.incomplete || seen.asked < ASKED_MAX {
             break;
         }

@@ -1,4 +1,4 @@
-//! What every format shares: a tensor to write, and a tensor of an opened file.
+//! Types that all formats share: a tensor to write, and a tensor of an opened file.
 
 use std::path::Path;
 

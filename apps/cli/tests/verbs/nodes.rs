@@ -156,7 +156,7 @@ fn nodes_are_listed_and_their_names_are_read() {
         assert!(error.contains(hidden), "{error}");
     }
 
-    // After the other node has gone, its names are still listed, marked as old.
+    // After the other node has ended, its names are still listed, marked as old.
     there.end();
     sees(&here, "there", false);
     let nodes = bench.ok(&["nodes"]);

@@ -1,4 +1,4 @@
-//! Tests of what programs and shells read: errors and numbers as JSON, and completions.
+//! Tests of output for programs and shells: errors and numbers as JSON, and completions.
 
 use std::process::Command;
 
@@ -60,7 +60,7 @@ fn names_with_a_dot_in_front_are_for_programs() {
     }
 }
 
-/// Returns what bash offers for the last of these words.
+/// Returns bash's completions of the last of these words.
 fn offered(bench: &Bench, words: &[&str]) -> Vec<String> {
     let script = bench.ok(&["completions", "bash"]);
     bench.write("completions.bash", script);

@@ -14,8 +14,9 @@ use tensorlend_os::thread;
 /// Interval at which the thread polls whether it must stop.
 const NAP: Duration = Duration::from_millis(200);
 
-/// A thread that receives the requests of clients, posts them to the mailbox, and sends what they lead to to other nodes. Its
-/// spare takes over if a send waits for a full transport. The thread that applies an event sends the response.
+/// A thread that receives the requests of clients, posts them to the mailbox, and sends the resulting messages to other
+/// nodes. Its spare takes over if a send waits for a full transport. The thread that applies an event sends the
+/// response.
 pub struct Service {
     stop: Arc<AtomicBool>,
     role: Arc<Role<Server>>,

@@ -286,7 +286,7 @@ mod tests {
     }
 
     proptest! {
-        /// For all losses, delays and damages: each byte is copied once, and the whole budget is given back.
+        /// For all losses, delays and damaged packets: each byte is copied once, and the whole budget is returned.
         #[test]
         fn every_byte_lands_once(total in 0u64..500, here in 0u64..20, steps in proptest::collection::vec((0u8..4, any::<u16>()), 0..600)) {
             let (node, mut now, mut budget) = (node(), Instant::now(), Budget::new(120));

@@ -1,4 +1,4 @@
-//! What the tests share: a broker, runners as real processes, and tiny models, put together from ONNX's own messages.
+//! Shared parts of the tests: a daemon, runners as real processes, and tiny models, built from ONNX's own messages.
 
 #![allow(dead_code, reason = "each test uses some of it")]
 

@@ -131,7 +131,7 @@ pub fn softmax(op: &str, opset: i64, axis: Option<i64>, rank: usize) -> Vec<u8> 
     )
 }
 
-/// An operator that is none.
+/// A model with an operator that does not exist.
 pub fn odd() -> Vec<u8> {
     file(GraphProto {
         node: vec![node("Transmogrify", &["x"], &["y"])],
@@ -163,7 +163,7 @@ pub fn pair() -> Vec<u8> {
     })
 }
 
-/// y = x + 1, so many times: a run of it lasts as long as `times` says, which is an input.
+/// y = x + 1, repeated as often as an input says, so an input determines the duration of a run.
 pub fn looping() -> Vec<u8> {
     let body = GraphProto {
         node: vec![node("Identity", &["go"], &["go_on"]), node("Add", &["state", "step"], &["next"])],
@@ -191,7 +191,7 @@ pub fn looping() -> Vec<u8> {
     })
 }
 
-/// x in a shape that is an input: a run takes as much memory as that says.
+/// `x` in a shape that is an input, so an input determines the memory of a run.
 pub fn growing() -> Vec<u8> {
     file(GraphProto {
         node: vec![node("Expand", &["x", "shape"], &["large"]), node("ReduceSum", &["large"], &["y"])],

@@ -99,7 +99,8 @@ class _Counters:
     def _new_page(self) -> mmap.mmap:
         file = _open_counters(self._path)
         try:
-            # The kernel appends one page at a time. A lock would not do, because a process that forks meanwhile would keep it.
+            # The kernel appends one page at a time. A lock would not work, because a process that forks in the meantime
+            # would keep it.
             if os.write(file, bytes(mmap.PAGESIZE)) != mmap.PAGESIZE:
                 raise OSError("no memory for the counters")
             return mmap.mmap(file, COUNTERS.size, offset=os.lseek(file, 0, os.SEEK_CUR) - mmap.PAGESIZE)

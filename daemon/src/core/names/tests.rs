@@ -11,7 +11,7 @@ struct World {
     d: Directory,
     names: Names,
     view: View,
-    /// Bytes that were ordered, and bytes that were given back.
+    /// Bytes that were ordered, and bytes that were returned.
     ordered: u64,
     discarded: u64,
 }

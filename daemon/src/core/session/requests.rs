@@ -57,7 +57,7 @@ pub enum Counts {
     Sent,
     /// When the client reports that it gave up: see [`Request::GaveUp`]. Before, it looks for memory of its own.
     GivenUp,
-    /// Never, because the client does without and returns no error to its program.
+    /// Never, because the client continues without the result and returns no error to its program.
     Never,
 }
 
@@ -84,7 +84,7 @@ pub fn rule(request: &Request) -> Rule {
         // They begin or continue a session. The handlers determine the client's role.
         Request::Hello(_) | Request::Return(_) => (Registration::Before, Right::Read),
         Request::HandBack => (Registration::Never, Right::Read),
-        // It acknowledges or ends what the client itself has.
+        // These requests acknowledge or end something that the client has.
         Request::Ack
         | Request::Notices
         | Request::Unmapped { .. }

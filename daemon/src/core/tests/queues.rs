@@ -96,7 +96,7 @@ fn each_item_goes_to_one_client_until_it_is_done_or_given_back() {
     );
     assert_eq!(ask(&mut w, &c, QueueRequest::GiveBack(first)), Reply::Done);
     assert_eq!(size(&mut w, &a), (2, 2));
-    // An item that is given back goes before the later ones.
+    // A returned item precedes the later ones.
     assert_eq!(ask(&mut w, &b, QueueRequest::GiveBack(first)), Reply::Done);
     assert_eq!(ask(&mut w, &b, QueueRequest::GiveBack(first)), Reply::Done);
     assert!(!done(&mut w, &b, first), "the claim is over");
@@ -161,7 +161,7 @@ fn a_queue_with_a_maximum_refuses_items_while_that_many_wait() {
     let item = claim(&mut w, &b).unwrap();
     assert_eq!(put_max(&mut w, &a, CellNo::new(1), 2), Reply::Appended { first: 2 });
     assert_eq!(put_max(&mut w, &a, CellNo::new(2), 2), full);
-    // An item that is given back waits again, also above the maximum.
+    // A returned item waits again, even above the maximum.
     ask(&mut w, &b, QueueRequest::GiveBack(item));
     assert_eq!(size(&mut w, &a), (3, 0));
     clear(&mut w, &a);
@@ -246,7 +246,7 @@ fn several_items_are_appended_together_or_not_at_all() {
         let refused = ask(&mut w, &a, put(&vec![CellNo::new(5); cells], max));
         assert!(matches!(&refused, Reply::Refused(Refusal::Bad(why)) if why.contains("1 to")), "{refused:?}");
     }
-    // The third cell is none of the client's: the request fails as a whole.
+    // The third cell does not belong to the client: the whole request fails.
     let other = QueueRequest::Put { list: "other".into(), cells: vec![CellNo::new(5), CellNo::new(u32::MAX)], max: 0 };
     let refused = ask(&mut w, &a, other);
     assert!(matches!(refused, Reply::Refused(_)), "{refused:?}");
@@ -474,7 +474,7 @@ fn a_new_daemon_passes_over_the_gaps_of_items_that_are_done() {
     w.say(a.conn, &Request::Queue(claim_one("q")));
     let last = granted(&mut w, &a).expect("it searches no further")[0];
     assert_eq!((last.item.number, claim(&mut w, &a)), (2 * APPEND_MAX as u64 - 1, None));
-    // An item that is given back comes before the gap's end.
+    // A returned item has a number before the end of the gap.
     ask(&mut w, &b, QueueRequest::GiveBack(first));
     assert_eq!(number(claim(&mut w, &a)), Some(0));
     w.core.check();

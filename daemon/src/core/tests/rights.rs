@@ -10,7 +10,8 @@ use tensorlend_layout::wire::{
     Return, View, encode,
 };
 
-/// One request of each kind. Those that change something name what exists, so that only the missing right prevents the change.
+/// One request of each kind. Requests that change an object name an existing one, so only the missing right prevents
+/// the change.
 fn samples(writer: &Client) -> Vec<Request> {
     let (number, slot, name) = (writer.number(), 1, || "x".to_owned());
     let claim = QueueClaim { item: QueueItem { list: 1, number: 0 }, grant: 1 };
@@ -123,7 +124,7 @@ fn before_it_has_joined_a_client_can_only_join_or_observe() {
     let writer = lab(&mut w);
     let before = w.stat();
     for request in samples(&writer) {
-        // A stranger; a member of another namespace has no connection to this one. Then an observer.
+        // A user without access, then an observer. A member of another namespace has no connection to this one.
         for gids in [&[][..], &[90]] {
             let conn = w.dial(3, gids);
             let reply = send(&mut w, conn, &request);
@@ -160,7 +161,7 @@ fn a_reader_changes_nothing() {
             _ => None,
         };
         let is_violation = matches!(refusal, Some(Refusal::Violation(_)));
-        // Nothing is lent, and no claim waits, that it could acknowledge or stop.
+        // The client has no lending to acknowledge and no claim to stop.
         let is_out_of_turn = matches!(request, Request::Ack | Request::Queue(QueueRequest::Stop));
         let registration = rule(&request).registration;
         if !is_out_of_turn {

@@ -294,7 +294,7 @@ fn what_is_held_is_looked_at_again_later() {
     let b = w.join(1);
     assert!(matches!(want(&mut w, &b), Reply::Segment { .. }));
     assert!(w.files.is_empty());
-    // The readers do not let go in the time in which the daemon expects it.
+    // The readers keep the segment longer than the daemon waits.
     w.wait_ns(1_000_000_000);
     w.held.clear();
     w.wait_ns(8_000_000_000);

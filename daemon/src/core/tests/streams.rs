@@ -341,7 +341,7 @@ fn no_user_takes_a_whole_table_of_a_shared_namespace() {
     assert_eq!(as_often(&mut w, &b, 100, |cursor| subscribe("a0", CursorNo::new(cursor as u16), false)), 10);
     let c = join_lab(&mut w, 3);
     assert_eq!(as_often(&mut w, &c, 100, |cursor| subscribe("a0", CursorNo::new(cursor as u16), false)), 5);
-    // A user may replace what it has returned.
+    // A user may open a stream again after deleting it.
     assert_eq!(w.ask(&a, &Request::StreamDelete { name: "a1".into() }), Reply::Deleted { existed: true });
     assert_eq!(w.ask(&a, &Request::ListDelete { list: "a1".into() }), Reply::Deleted { existed: true });
     assert!(matches!(w.ask(&b, &listed("b")(9)), Reply::Refused(Refusal::Limit { .. })), "others' do not help");

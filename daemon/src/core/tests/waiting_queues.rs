@@ -61,7 +61,7 @@ fn an_item_for_a_client_that_ends_goes_to_the_next_one_that_waits() {
     w.hang_up(&c);
     assert_eq!(received(&mut w, &d), Some(0));
     assert_eq!(size(&mut w, &a), (0, 1));
-    // An item that is given back goes to one that waits, too.
+    // A returned item also goes to a waiting consumer.
     say(&mut w, &a, claim_waiting("q"));
     w.hang_up(&d);
     assert_eq!(received(&mut w, &a), Some(0));

@@ -38,7 +38,7 @@ pub struct World {
     pub answers: BTreeMap<ConnId, VecDeque<Answer>>,
     pub closed: BTreeSet<ConnId>,
     pub wakes: usize,
-    /// Number of parts of directories that were made, and that were given back.
+    /// Number of parts of directories that were made, and that were returned.
     pub parts: usize,
     pub parts_discarded: usize,
     /// Whether no part can be made.

@@ -63,8 +63,8 @@ impl Starter {
 
     /// Starts a store, unless the last one still runs.
     ///
-    /// The store is in a process group of its own, so that a Ctrl-C at the daemon's terminal does not end it. It has none of
-    /// the daemon's open files: whoever waits for the end of one of them waits for the daemon only.
+    /// The store is in its own process group, so that a Ctrl-C at the daemon's terminal does not end it. It has none of
+    /// the daemon's open files, so a process that waits for the end of such a file waits for the daemon only.
     pub fn start(&mut self) -> io::Result<()> {
         if self.last.as_ref().is_some_and(|last| !last.is_finished()) {
             return Ok(());

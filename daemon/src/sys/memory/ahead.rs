@@ -160,7 +160,7 @@ mod tests {
                 let bytes = map::sheet(&fd, plan.bytes as usize, Access::Write).unwrap();
                 let words: &[tensorlend_layout::word::Word] = bytes.array(4096, plan.bytes as usize / 8 - 512).unwrap();
                 assert!(words.iter().all(|word| word.read() == 0));
-                // What a client leaves behind is in no memory that another one gets.
+                // The data of an ended client is in no memory that another client gets.
                 for word in words {
                     word.set(u64::MAX);
                 }

@@ -37,7 +37,7 @@ impl Compared {
     }
 }
 
-/// Compares what the kernel charges with what exists. The caller has just freed memory that this user returned.
+/// Compares the kernel's charge with the existing memory. The caller has just freed memory that this user returned.
 pub fn compare(uid: Option<u32>) {
     static COMPARED: Mutex<Compared> = Mutex::new(Compared { last: None, logged_bytes: 0 });
     // Another user's thread compares now.

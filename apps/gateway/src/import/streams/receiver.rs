@@ -245,7 +245,7 @@ mod tests {
         // The last messages before the end.
         assert_eq!(receiver.on_piece(end(5, 14)), Ok(Step::End(3)));
         assert_eq!((receiver.on_piece(end(6, 14)), receiver.counts()), (Ok(Step::End(0)), (2, 12)));
-        // What came before the first message counts, too.
+        // Messages lost before the first one count, too.
         let mut late = self::receiver(2);
         assert!(late.on_piece(first(0, 6, 0, 0)).is_ok() && late.take());
         assert_eq!(late.counts(), (1, 4));
