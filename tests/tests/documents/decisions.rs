@@ -121,7 +121,7 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
     ),
     (
         "docs/how-to/save.md",
-        "install -D -m 0644 -t /usr/lib/systemd/system packaging/tensorlend-restore@.service",
+        "systemctl enable --now tensorlend-restore@alice.service",
         Understood(NEEDS_INSTALL),
     ),
     (
@@ -181,11 +181,6 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
         Understood(
             "builds a release and fetches data; examples/training/tests and bindings/python/tests/test_examples.py run the programs",
         ),
-    ),
-    (
-        "docs/performance.md",
-        "cargo build --release -p tensorlend-training --bins",
-        Understood("builds a release, fetches data and measures for minutes"),
     ),
     (
         "docs/web.md",
