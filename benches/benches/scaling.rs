@@ -25,7 +25,7 @@ const STREAM: &str = "stream";
 #[derive(Clone, Serialize, Deserialize)]
 enum Order {
     /// Publish these names with `bytes` each.
-    Own {
+    Publish {
         prefix: String,
         from: u64,
         to: u64,
@@ -137,7 +137,7 @@ fn clients(report: &mut Report, counts: &[usize]) {
         while workers.len() < count {
             let mut worker = start(&broker);
             let prefix = format!("client/{}/", workers.len());
-            worker.ask::<Vec<f64>>(&Order::Own { prefix, from: 0, to: 1, bytes: SMALL.len() });
+            worker.ask::<Vec<f64>>(&Order::Publish { prefix, from: 0, to: 1, bytes: SMALL.len() });
             workers.push(worker);
         }
         let shared = get("client/0/", vec![0], samples);
@@ -172,7 +172,7 @@ fn many_names(report: &mut Report, counts: &[u64]) {
     let mut random = Random::new(1);
     let mut owned = 0;
     for &count in counts {
-        let order = Order::Own { prefix: "n/".into(), from: owned, to: count, bytes: SMALL.len() };
+        let order = Order::Publish { prefix: "n/".into(), from: owned, to: count, bytes: SMALL.len() };
         columns[0].1.push(summary(vec![owner.ask(&order)]));
         owned = count;
         let same: Vec<u64> = (0..10).map(|i| i * count / 10).collect();
@@ -260,11 +260,11 @@ fn many_segments(report: &mut Report, counts: &[u64]) {
         ("overwrite, lengths that vary", Vec::new()),
     ];
     let mut owned = 0;
-    owner.ask::<Vec<f64>>(&Order::Own { prefix: "small/".into(), from: 0, to: 1, bytes: SMALL.len() });
+    owner.ask::<Vec<f64>>(&Order::Publish { prefix: "small/".into(), from: 0, to: 1, bytes: SMALL.len() });
     let mut random = Random::new(1);
     for &count in counts {
         // Two values of this length do not fit into one segment.
-        let order = Order::Own { prefix: "s/".into(), from: owned, to: count, bytes: 40 << 10 };
+        let order = Order::Publish { prefix: "s/".into(), from: owned, to: count, bytes: 40 << 10 };
         columns[0].1.push(summary(vec![owner.ask(&order)]));
         owned = count;
         let any: Vec<u64> = (0..10_000).map(|_| random.below(count)).collect();
@@ -296,7 +296,7 @@ impl Hand {
     fn obey(&mut self, order: Order) -> Vec<f64> {
         let client = &self.client;
         match order {
-            Order::Own { prefix, from, to, bytes } => own(client, &prefix, from..to, bytes),
+            Order::Publish { prefix, from, to, bytes } => own(client, &prefix, from..to, bytes),
             Order::Get { prefix, numbers, samples } => in_turn(&prefix, &numbers, samples, |name| {
                 drop(std::hint::black_box(client.get(name).expect("get")));
             }),

@@ -46,7 +46,7 @@ impl Redis {
         if !is_there() {
             return None;
         }
-        let (folder, socket) = place();
+        let (folder, socket) = socket_path();
         let mut args = vec![folder.path().display().to_string(), socket.display().to_string()];
         args.extend(cores.iter().map(ToString::to_string));
         let server = worker::command(ROLE, &args)
@@ -75,7 +75,7 @@ impl Redis {
         if !is_there() {
             return None;
         }
-        let (folder, socket) = place();
+        let (folder, socket) = socket_path();
         let (ip, port) = (address.ip().to_string(), address.port().to_string());
         command.args(OPTIONS).args(["--bind", &ip, "--port", &port, "--protected-mode", "no"]);
         command.arg("--dir").arg(folder.path()).arg("--unixsocket").arg(&socket);
@@ -94,7 +94,7 @@ fn is_there() -> bool {
     found.is_ok_and(|status| status.success())
 }
 
-fn place() -> (TempDir, PathBuf) {
+fn socket_path() -> (TempDir, PathBuf) {
     let folder = tempfile::Builder::new().prefix("tensorlend-bench").tempdir_in("/tmp").expect("a folder can be made");
     let socket = folder.path().join("redis.sock");
     (folder, socket)

@@ -66,7 +66,7 @@ impl Allocation {
     /// The driver's error, also for a descriptor that does not represent device memory.
     pub fn import(fd: BorrowedFd<'_>) -> Result<Self> {
         let (api, mut handle) = (Driver::api()?, 0);
-        let given = Given::of(fd, "importing device memory")?;
+        let given = DriverDescriptor::of(fd, "importing device memory")?;
         // SAFETY: for this type of handle, the pointer argument is the descriptor's number, and the
         // driver does not follow it. The descriptor is borrowed, so it is open. The call writes one
         // handle.
@@ -123,12 +123,12 @@ pub(crate) fn adopt(fd: c_int, doing: &'static str) -> Result<OwnedFd> {
 }
 
 /// A descriptor as the driver takes it.
-pub(crate) struct Given<'fd> {
+pub(crate) struct DriverDescriptor<'fd> {
     fd: BorrowedFd<'fd>,
     copy: Option<OwnedFd>,
 }
 
-impl<'fd> Given<'fd> {
+impl<'fd> DriverDescriptor<'fd> {
     /// Copies descriptor 0: the driver takes the number as a pointer, and refuses the null pointer.
     /// Seen with driver 580.159.
     pub fn of(fd: BorrowedFd<'fd>, doing: &'static str) -> Result<Self> {

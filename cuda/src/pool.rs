@@ -2,7 +2,7 @@
 //! descriptor, and each allocation by 64 bytes.
 #![allow(unsafe_code)]
 
-use crate::allocation::{Given, adopt};
+use crate::allocation::{DriverDescriptor, adopt};
 use crate::api;
 use crate::context::Context;
 use crate::device::Device;
@@ -109,7 +109,7 @@ impl Pool {
     /// The driver's error, also for a descriptor that does not represent a pool.
     pub fn import(fd: BorrowedFd<'_>) -> Result<Self> {
         let (pools, mut raw) = (Driver::pools()?, std::ptr::null_mut());
-        let given = Given::of(fd, "importing a pool")?;
+        let given = DriverDescriptor::of(fd, "importing a pool")?;
         // SAFETY: for this type of handle, the pointer argument is the descriptor's number, and the
         // driver does not follow it. The descriptor is borrowed, so it is open. The call writes one
         // handle.

@@ -488,10 +488,10 @@ impl NamespaceConfig {
     }
 }
 
-fn check_limits(place: &str, limits: &LimitsConfig) -> Result<(), ConfigError> {
+fn check_limits(section: &str, limits: &LimitsConfig) -> Result<(), ConfigError> {
     let within = |key: &str, value: Option<u32>, least: u32, most: u32| match value {
         Some(v) if !(least..=most).contains(&v) => {
-            Err(ConfigError::Value(format!("{place}.{key} is {v}: use {least} to {most}")))
+            Err(ConfigError::Value(format!("{section}.{key} is {v}: use {least} to {most}")))
         }
         _ => Ok(()),
     };

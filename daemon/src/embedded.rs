@@ -92,9 +92,9 @@ pub fn embedded_with(config: &Config) -> Result<Embedded, EmbeddedError> {
     spill::check(&settings)?;
     let devices = Devices::open(&config.cuda);
     devices.tell(&mut settings);
-    let place = Place::choose(config)?;
-    let listener = Listener::bind(&place.socket, 0o600)?;
-    let left = place.inherit()?;
+    let endpoint = Endpoint::choose(config)?;
+    let listener = Listener::bind(&endpoint.socket, 0o600)?;
+    let left = endpoint.inherit()?;
     let supply = Supply { backing: limits::backing(config)?, devices };
     // An embedded daemon must write nothing to the log of the program in which it runs.
     let silent = tracing::subscriber::NoSubscriber::default;
@@ -106,18 +106,18 @@ pub fn embedded_with(config: &Config) -> Result<Embedded, EmbeddedError> {
         let _ = shell.run(&*stopped);
     });
     let thread = thread.map_err(|error| DaemonError::System { what: "starting a thread", error })?;
-    let Place { folder, socket, .. } = place;
+    let Endpoint { folder, socket, .. } = endpoint;
     Ok(Embedded { socket, stop, thread: Some(thread), folder, forks: fork::generation() })
 }
 
 /// The socket of an embedded daemon, and its store.
-struct Place<'a> {
+struct Endpoint<'a> {
     folder: Option<TempDir>,
     socket: PathBuf,
     store: StoreAt<'a>,
 }
 
-impl<'a> Place<'a> {
+impl<'a> Endpoint<'a> {
     fn choose(config: &'a Config) -> Result<Self, DaemonError> {
         let Some(socket) = config.socket.clone() else {
             if let StoreAt::Socket(_) = config.fd_store_at() {

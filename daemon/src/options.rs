@@ -118,12 +118,12 @@ fn options(config: &Config) -> Options {
 
     limits(&mut all, "namespace_default", namespace_default);
     for (name, rule) in namespace {
-        let place = format!("namespace.{name}");
-        limits(&mut all, &place, &rule.limits());
+        let section = format!("namespace.{name}");
+        limits(&mut all, &section, &rule.limits());
         // The call of `limits` has already added the other fields.
         let NamespaceConfig { readers, writers, .. } = rule;
         for (key, list) in [("readers", readers), ("writers", writers)] {
-            all.insert(format!("{place}.{key}"), (Takes::Now, debug(Some(list))));
+            all.insert(format!("{section}.{key}"), (Takes::Now, debug(Some(list))));
         }
     }
     all
@@ -169,7 +169,7 @@ fn memory(all: &mut Options, pool: &PoolConfig, cuda: &CudaConfig, spill: &Spill
     put("spill.low_water_percent", Takes::Restart, debug(low_water_percent.as_ref()));
 }
 
-fn limits(all: &mut Options, place: &str, limits: &LimitsConfig) {
+fn limits(all: &mut Options, section: &str, limits: &LimitsConfig) {
     let LimitsConfig {
         bytes_max,
         names_max,
@@ -180,7 +180,7 @@ fn limits(all: &mut Options, place: &str, limits: &LimitsConfig) {
         device_bytes_max,
         charge,
     } = limits;
-    let mut put = |key: &str, takes, value| drop(all.insert(format!("{place}.{key}"), (takes, value)));
+    let mut put = |key: &str, takes, value| drop(all.insert(format!("{section}.{key}"), (takes, value)));
     put("bytes_max", Takes::Now, bytes(*bytes_max));
     put("device_bytes_max", Takes::Now, bytes(*device_bytes_max));
     put("charge", Takes::Now, debug(charge.as_ref()));

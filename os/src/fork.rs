@@ -101,13 +101,13 @@ pub struct Unshared(OwnedFd);
 impl Unshared {
     /// Takes ownership of a descriptor.
     pub fn new(fd: OwnedFd) -> Self {
-        if let Some((word, bit)) = Self::place(&fd) {
+        if let Some((word, bit)) = Self::word_and_bit(&fd) {
             word.fetch_or(bit, Ordering::Relaxed);
         }
         Self(fd)
     }
 
-    fn place(fd: &OwnedFd) -> Option<(&'static AtomicU64, u64)> {
+    fn word_and_bit(fd: &OwnedFd) -> Option<(&'static AtomicU64, u64)> {
         let number = usize::try_from(fd.as_raw_fd()).ok()?;
         Some((UNSHARED.get(number / 64)?, 1 << (number % 64)))
     }
@@ -131,7 +131,7 @@ impl Unshared {
 impl Drop for Unshared {
     fn drop(&mut self) {
         // This precedes the close, because another thread may get the same number after the close.
-        if let Some((word, bit)) = Self::place(&self.0) {
+        if let Some((word, bit)) = Self::word_and_bit(&self.0) {
             word.fetch_and(!bit, Ordering::Relaxed);
         }
     }

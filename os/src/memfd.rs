@@ -16,30 +16,30 @@ pub fn create(name: &str, bytes: u64) -> rustix::io::Result<OwnedFd> {
     create_while(name, bytes, &|| true)
 }
 
-/// Creates a memfd like [`create`], but calls `go_on` before every 16 MiB. Returns `ECANCELED` if
-/// `go_on` returns false.
-pub fn create_while(name: &str, bytes: u64, go_on: &dyn Fn() -> bool) -> rustix::io::Result<OwnedFd> {
-    if !go_on() {
+/// Creates a memfd like [`create`], but calls `continues` before every 16 MiB. Returns `ECANCELED` if
+/// `continues` returns false.
+pub fn create_while(name: &str, bytes: u64, continues: &dyn Fn() -> bool) -> rustix::io::Result<OwnedFd> {
+    if !continues() {
         return Err(Errno::CANCELED);
     }
     let fd = create_empty(name, bytes)?;
-    allocate(fd.as_fd(), 0, bytes, go_on)?;
+    allocate(fd.as_fd(), 0, bytes, continues)?;
     Ok(fd)
 }
 
 /// The bytes that one write zeroes. They are no allocation: its pages would be new ones in each call.
 static ZEROES: [u8; 1 << 20] = [0; 1 << 20];
 
-/// Zeroes every page, and calls `go_on` before every MiB. Returns `ECANCELED` if `go_on` returns
+/// Zeroes every page, and calls `continues` before every MiB. Returns `ECANCELED` if `continues` returns
 /// false.
 ///
 /// Without this function, the kernel zeroes a page at its first access, and the first user of the
 /// page waits. The function writes to the file instead of a mapping, because a write takes half the
 /// time and never delays threads that map memory.
-pub fn zero(fd: BorrowedFd<'_>, bytes: u64, go_on: &dyn Fn() -> bool) -> rustix::io::Result<()> {
+pub fn zero(fd: BorrowedFd<'_>, bytes: u64, continues: &dyn Fn() -> bool) -> rustix::io::Result<()> {
     let mut at = 0;
     while at < bytes {
-        if !go_on() {
+        if !continues() {
             return Err(Errno::CANCELED);
         }
         let step = ZEROES.len().min(size::index(bytes - at));
@@ -104,14 +104,14 @@ fn empty(name: &str, bytes: u64, more: MemfdFlags) -> rustix::io::Result<OwnedFd
 
 /// Allocates the pages in a part of the memfd. If a signal interrupts the kernel, the function
 /// continues with the remaining pages.
-pub fn allocate(fd: BorrowedFd<'_>, at: u64, bytes: u64, go_on: &dyn Fn() -> bool) -> rustix::io::Result<()> {
+pub fn allocate(fd: BorrowedFd<'_>, at: u64, bytes: u64, continues: &dyn Fn() -> bool) -> rustix::io::Result<()> {
     // A huge page may be longer than one step.
     const STEP: u64 = 16 << 20;
     let page = u64::try_from(rustix::fs::fstatfs(fd)?.f_bsize).map_err(|_| Errno::OVERFLOW)?;
     let step_max = if page > STEP { u64::MAX } else { STEP };
     let (mut at, end) = (at, at + bytes);
     while at < end {
-        if !go_on() {
+        if !continues() {
             return Err(Errno::CANCELED);
         }
         let step = step_max.min(end - at);
@@ -216,9 +216,9 @@ pub fn is_marked_mapped(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
 }
 
 /// Allocates and zeroes every page of a memfd that has none.
-pub fn fill(fd: BorrowedFd<'_>, bytes: u64, go_on: &dyn Fn() -> bool) -> rustix::io::Result<()> {
-    allocate(fd, 0, bytes, go_on)?;
-    zero(fd, bytes, go_on)
+pub fn fill(fd: BorrowedFd<'_>, bytes: u64, continues: &dyn Fn() -> bool) -> rustix::io::Result<()> {
+    allocate(fd, 0, bytes, continues)?;
+    zero(fd, bytes, continues)
 }
 
 /// Returns the length of a file in bytes.
@@ -375,8 +375,8 @@ mod tests {
         zero(fd.as_fd(), (2 << 20) + 4096, &|| true).unwrap();
         assert_eq!(rustix::fs::fstat(&fd).unwrap().st_blocks as u64 * 512, (2 << 20) + 4096);
         let steps = std::cell::Cell::new(0);
-        let go_on = || steps.replace(steps.get() + 1) < 1;
-        assert_eq!(zero(fd.as_fd(), 2 << 20, &go_on).unwrap_err(), Errno::CANCELED);
+        let continues = || steps.replace(steps.get() + 1) < 1;
+        assert_eq!(zero(fd.as_fd(), 2 << 20, &continues).unwrap_err(), Errno::CANCELED);
     }
 
     #[test]
@@ -465,8 +465,8 @@ mod tests {
     #[test]
     fn an_order_can_be_called_off() {
         let steps = std::cell::Cell::new(0);
-        let go_on = || steps.replace(steps.get() + 1) < 2;
-        assert_eq!(create_while("test", 64 << 20, &go_on).unwrap_err(), Errno::CANCELED);
+        let continues = || steps.replace(steps.get() + 1) < 2;
+        assert_eq!(create_while("test", 64 << 20, &continues).unwrap_err(), Errno::CANCELED);
         assert_eq!(steps.get(), 3);
     }
 

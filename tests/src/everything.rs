@@ -107,28 +107,28 @@ fn forks(client: &Client) -> Result<(), Error> {
 
 struct Child {
     pid: libc::pid_t,
-    go_on: PipeWriter,
+    resume: PipeWriter,
 }
 
 impl Child {
     /// Forks a child that waits for [`Child::end`], and then checks the value that it reads.
     fn reads(lease: &Lease, value: u64) -> Self {
-        let (mut wait, go_on) = pipe().expect("a process has descriptors for a pipe");
+        let (mut wait, resume) = pipe().expect("a process has descriptors for a pipe");
         // SAFETY: the child reads memory, makes system calls, and ends without destructors.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
-            drop(go_on);
+            drop(resume);
             let _ = wait.read(&mut [0]);
             let whole = filled::value(lease).is_ok_and(|found| found == value);
             // SAFETY: ends the child.
             unsafe { libc::_exit(i32::from(!whole)) }
         }
-        Self { pid, go_on }
+        Self { pid, resume }
     }
 
     /// Returns the status with which the child ended.
     fn end(self) -> i32 {
-        drop(self.go_on);
+        drop(self.resume);
         let mut status = 0;
         // SAFETY: waits for the child created by `reads`, and writes to a local variable.
         let waited = unsafe { libc::waitpid(self.pid, &raw mut status, 0) };

@@ -2,7 +2,7 @@
 
 use crate::chaos::is_others_work;
 use crate::filled::Random;
-use crate::place::{Lease, Place};
+use crate::location::{Lease, Location};
 use std::time::{Duration, Instant};
 use tensorlend::{Client, Error, Policy, Start};
 
@@ -23,7 +23,7 @@ fn whole(lease: &Lease) -> Result<(), Error> {
 ///
 /// # Panics
 /// On a torn tensor, and on unexpected errors.
-pub fn work(client: &Client, place: Place, seed: u64, until: Option<Instant>) -> u64 {
+pub fn work(client: &Client, location: Location, seed: u64, until: Option<Instant>) -> u64 {
     let mut random = Random(seed);
     let mut held = Vec::new();
     let mut done = 0;
@@ -31,7 +31,7 @@ pub fn work(client: &Client, place: Place, seed: u64, until: Option<Instant>) ->
         done += 1;
         // The tensor's length follows from its value.
         let value = seed << 32 | done;
-        match act(client, place, &mut random, value, &mut held) {
+        match act(client, location, &mut random, value, &mut held) {
             Ok(()) | Err(Error::Kind { .. }) => {}
             Err(e) if is_others_work(&e) => {}
             Err(e) => panic!("nobody may meet this: {e}"),
@@ -44,14 +44,20 @@ pub fn work(client: &Client, place: Place, seed: u64, until: Option<Instant>) ->
     done
 }
 
-fn act(client: &Client, place: Place, random: &mut Random, value: u64, held: &mut Vec<Lease>) -> Result<(), Error> {
+fn act(
+    client: &Client,
+    location: Location,
+    random: &mut Random,
+    value: u64,
+    held: &mut Vec<Lease>,
+) -> Result<(), Error> {
     let name = |random: &mut Random| format!("everywhere/{}", random.below(NAMES));
     let text = name(random);
-    let place = if random.below(3) == 0 { Place::Host } else { place };
+    let location = if random.below(3) == 0 { Location::Host } else { location };
     let bytes = if random.below(30) == 0 { 8 + random.below(6 << 20) } else { 8 + random.below(5000) };
     match random.below(16) {
         0..5 => {
-            place.put(client, &text, value, bytes)?;
+            location.put(client, &text, value, bytes)?;
         }
         5..8 => {
             let lease = Lease::of(client.get_value(&text)?);
@@ -65,10 +71,10 @@ fn act(client: &Client, place: Place, random: &mut Random, value: u64, held: &mu
             client.rename(&text, &name(random))?;
         }
         10 => {
-            let _dropped = place.filled(client, value, bytes)?;
+            let _dropped = location.filled(client, value, bytes)?;
         }
         11 => {
-            place.filled(client, value, bytes)?.append(client, "everywhere")?;
+            location.filled(client, value, bytes)?.append(client, "everywhere")?;
             if client.length("everywhere") > 30 {
                 client.clear("everywhere")?;
             }
@@ -77,7 +83,7 @@ fn act(client: &Client, place: Place, random: &mut Random, value: u64, held: &mu
             let policy = if random.below(2) == 0 { Policy::Block } else { Policy::DropOldest };
             let stream = client.stream(&format!("everywhere/{}", random.below(3))).capacity(4).policy(policy).open()?;
             for _ in 0..random.below(12) {
-                place.filled(client, value, 200)?.send(&stream, Duration::from_millis(1))?;
+                location.filled(client, value, 200)?.send(&stream, Duration::from_millis(1))?;
             }
         }
         13 => {

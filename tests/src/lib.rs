@@ -15,10 +15,10 @@ pub mod harness;
 pub mod history;
 pub mod journal;
 pub mod keeper;
+pub mod location;
 pub mod machine;
 pub mod memory;
 pub mod orders;
-pub mod place;
 pub mod queued;
 pub mod scenarios;
 pub mod stored;
@@ -95,7 +95,7 @@ pub fn binary(name: &str) -> PathBuf {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Build {
     /// The build of this test.
-    Own,
+    Current,
     /// A build with the feature `next-layout-for-tests`: as the next release would be.
     Next,
 }
@@ -107,7 +107,7 @@ impl Build {
     /// If the program has not been built.
     pub fn binary(self, name: &str) -> PathBuf {
         match self {
-            Self::Own => binary(name),
+            Self::Current => binary(name),
             Self::Next => {
                 let path = next_binaries().join(name);
                 assert!(path.exists(), "{} is missing: run `scripts/next` first", path.display());

@@ -8,7 +8,7 @@ use tensorlend::{
 
 /// A kind of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Location {
     Host,
     Device(Uuid),
 }
@@ -54,7 +54,7 @@ pub fn tells(bytes: &[u8], value: u64) -> bool {
     })
 }
 
-impl Place {
+impl Location {
     /// Parses `host`, or `cuda`: the first device that the daemon lends.
     ///
     /// # Panics
@@ -63,7 +63,7 @@ impl Place {
         match name {
             "host" => Self::Host,
             "cuda" => Self::Device(client.devices().first().expect("the daemon lends a device").uuid),
-            other => panic!("no place is named {other}"),
+            other => panic!("no location is named {other}"),
         }
     }
 
@@ -92,8 +92,8 @@ impl Place {
     /// Creates a dataset that holds a value: a tensor of this many bytes here, between two short tensors in host memory.
     pub fn dataset(self, client: &Client, value: u64, bytes: u64) -> Result<DatasetDraft> {
         let mut dataset = client.dataset().timestamp(value);
-        for (name, place, bytes) in [("first", Self::Host, 16), ("long", self, bytes), ("last", Self::Host, 24)] {
-            match place.filled(client, value, bytes)? {
+        for (name, location, bytes) in [("first", Self::Host, 16), ("long", self, bytes), ("last", Self::Host, 24)] {
+            match location.filled(client, value, bytes)? {
                 Draft::Host(draft) => dataset.push(name, draft)?,
                 Draft::Device(draft) => dataset.push(name, draft)?,
             }
@@ -135,7 +135,7 @@ impl Place {
     }
 }
 
-/// Returns the value of a dataset of [`Place::dataset`].
+/// Returns the value of a dataset of [`Location::dataset`].
 ///
 /// # Panics
 /// If a member is torn, or holds another value than the others.

@@ -8,13 +8,13 @@ use std::path::Path;
 use std::sync::Arc;
 use tensorlend::{Client, DType, Dataset, TensorSpec};
 use tensorlend_cuda::{Context, Driver, Stream, copy};
+use tensorlend_tests::location::{Draft, Lease, Location, pattern, value_of};
 use tensorlend_tests::orders::{self, Answer};
-use tensorlend_tests::place::{Draft, Lease, Place, pattern, value_of};
 use xxhash_rust::xxh3::xxh3_64;
 
 #[derive(Default)]
 struct Placed {
-    client: Option<(Client, Place)>,
+    client: Option<(Client, Location)>,
     leases: HashMap<String, Lease>,
     sets: HashMap<String, Dataset>,
     drafts: Vec<Draft>,
@@ -26,8 +26,8 @@ fn sum(bytes: &[u8]) -> String {
 }
 
 impl Placed {
-    fn client(&self) -> Answer<(&Client, Place)> {
-        self.client.as_ref().map(|(client, place)| (client, *place)).ok_or_else(|| "not connected".into())
+    fn client(&self) -> Answer<(&Client, Location)> {
+        self.client.as_ref().map(|(client, location)| (client, *location)).ok_or_else(|| "not connected".into())
     }
 
     fn held(&self, name: &str) -> Answer<&Lease> {
@@ -48,14 +48,14 @@ impl Placed {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words[..] {
             // connect SOCKET PLACE [NAMESPACE]
-            ["connect", socket, place, ref rest @ ..] => {
+            ["connect", socket, location, ref rest @ ..] => {
                 let mut builder = Client::builder().socket(socket).label("placed");
                 if let [namespace] = rest {
                     builder = builder.namespace(namespace);
                 }
                 let client = builder.connect()?;
-                let place = Place::named(place, &client);
-                self.client = Some((client, place));
+                let location = Location::named(location, &client);
+                self.client = Some((client, location));
                 Ok(String::new())
             }
             ["disconnect"] => {
@@ -64,22 +64,22 @@ impl Placed {
             }
             // put NAME BYTES VALUE
             ["put", name, bytes, value] => {
-                let (client, place) = self.client()?;
+                let (client, location) = self.client()?;
                 let bytes: u64 = bytes.parse()?;
-                place.put(client, name, value.parse()?, bytes)?;
+                location.put(client, name, value.parse()?, bytes)?;
                 Ok(sum(&pattern(value.parse()?, bytes as usize)))
             }
             // round NAME BYTES FIRST LAST: publishes these values, one after the other
             ["round", name, bytes, first, last] => {
-                let (client, place) = self.client()?;
+                let (client, location) = self.client()?;
                 for value in first.parse()?..=last.parse::<u64>()? {
-                    place.put(client, name, value, bytes.parse()?)?;
+                    location.put(client, name, value, bytes.parse()?)?;
                 }
                 Ok(String::new())
             }
             ["sum", name] => {
-                let (client, place) = self.client()?;
-                Ok(sum(&place.get(client, name)?.read()?))
+                let (client, location) = self.client()?;
+                Ok(sum(&location.get(client, name)?.read()?))
             }
             // sum-in-stream NAME: copies the tensor in a stream that waits for the producer
             ["sum-in-stream", name] => {
@@ -94,21 +94,21 @@ impl Placed {
                 if lease.is_finished()? { Ok(sum(&bytes)) } else { Err("its work is not done".into()) }
             }
             ["hold", name] => {
-                let (client, place) = self.client()?;
-                let lease = place.get(client, name)?;
+                let (client, location) = self.client()?;
+                let lease = location.get(client, name)?;
                 self.leases.insert(name.to_owned(), lease);
                 Ok(String::new())
             }
             ["held", name] => Ok(sum(&self.held(name)?.read()?)),
             ["value", name] => {
-                let (client, place) = self.client()?;
-                Ok(place.get(client, name)?.value()?.to_string())
+                let (client, location) = self.client()?;
+                Ok(location.get(client, name)?.value()?.to_string())
             }
             ["release", name] => Ok(self.leases.remove(name).is_some().to_string()),
             // put-set NAME BYTES VALUE
             ["put-set", name, bytes, value] => {
-                let (client, place) = self.client()?;
-                place.dataset(client, value.parse()?, bytes.parse()?)?.publish(name)?;
+                let (client, location) = self.client()?;
+                location.dataset(client, value.parse()?, bytes.parse()?)?.publish(name)?;
                 Ok(String::new())
             }
             ["hold-set", name] => {
@@ -120,8 +120,8 @@ impl Placed {
             ["held-set", name] => Ok(value_of(self.sets.get(name).ok_or("not held")?)?.to_string()),
             // draft BYTES: creates a draft and never publishes it
             ["draft", bytes] => {
-                let (client, place) = self.client()?;
-                let draft = place.filled(client, 1, bytes.parse()?)?;
+                let (client, location) = self.client()?;
+                let draft = location.filled(client, 1, bytes.parse()?)?;
                 self.drafts.push(draft);
                 Ok(String::new())
             }
@@ -132,8 +132,8 @@ impl Placed {
             // draft-at-work BYTES: creates a draft, and leaves work on it in progress
             ["draft-at-work", bytes] => {
                 let stream = self.stream()?;
-                let (client, place) = self.client()?;
-                let mut draft = place.create(client, TensorSpec::new(DType::U8, bytes.parse::<usize>()?))?;
+                let (client, location) = self.client()?;
+                let mut draft = location.create(client, TensorSpec::new(DType::U8, bytes.parse::<usize>()?))?;
                 let Draft::Device(on_device) = &mut draft else { return Err("only on a device".into()) };
                 on_device.record_stream(&stream)?;
                 // SAFETY: the draft's bytes; the process keeps the draft until the work is done, or dies with it.
@@ -144,8 +144,8 @@ impl Placed {
             // publish-early NAME BYTES: publishes a tensor while the work on it is still in progress
             ["publish-early", name, bytes] => {
                 let stream = self.stream()?;
-                let (client, place) = self.client()?;
-                let draft = place.create(client, TensorSpec::new(DType::U8, bytes.parse::<usize>()?))?;
+                let (client, location) = self.client()?;
+                let draft = location.create(client, TensorSpec::new(DType::U8, bytes.parse::<usize>()?))?;
                 let Draft::Device(draft) = draft else { return Err("only on a device".into()) };
                 // SAFETY: the draft's bytes; nobody else accesses them before the readers' wait is over.
                 unsafe { copy::memset_d8_async(draft.ptr(), 0x5A, draft.nbytes(), &*stream)? };
@@ -156,8 +156,8 @@ impl Placed {
             // leased too
             ["copy-later", name, out] => {
                 let stream = self.stream()?;
-                let (client, place) = self.client()?;
-                let to = place.get(client, out)?;
+                let (client, location) = self.client()?;
+                let to = location.get(client, out)?;
                 let (Lease::Device(from), Lease::Device(to)) = (self.held(name)?, &to) else {
                     return Err("only on a device".into());
                 };
@@ -170,10 +170,10 @@ impl Placed {
             }
             // watch NAME LAST: reads until it has seen the last value; returns the number of values seen
             ["watch", name, last] => {
-                let (client, place) = self.client()?;
+                let (client, location) = self.client()?;
                 let (last, mut now, mut seen) = (last.parse()?, 0, 0u64);
                 while now < last {
-                    let value = place.get(client, name)?.value()?;
+                    let value = location.get(client, name)?.value()?;
                     if value < now {
                         return Err(format!("{value} after {now}").into());
                     }
@@ -188,11 +188,11 @@ impl Placed {
             }
             // chaos SEED: works for ever
             ["chaos", seed] => {
-                let (client, place) = self.client()?;
+                let (client, location) = self.client()?;
                 let (client, seed) = (client.clone(), seed.parse()?);
                 println!("ok");
                 std::io::stdout().flush()?;
-                tensorlend_tests::everywhere::work(&client, place, seed, None);
+                tensorlend_tests::everywhere::work(&client, location, seed, None);
                 Ok(String::new())
             }
             // hang-up SOCKET: shuts down this process's connections to that socket; the process continues

@@ -1,8 +1,8 @@
 //! Guarantees for every kind of memory: each scenario runs against host memory and against devices, see
 //! `tests/tests/conformance.rs`.
 
+use crate::location::{Draft, Lease, Location, pattern, value_of};
 use crate::machine::placed;
-use crate::place::{Draft, Lease, Place, pattern, value_of};
 use crate::{Daemon, PATIENCE, eventually};
 use std::time::{Duration, Instant};
 use tensorlend::{Client, DType, InfoKind, Lifetime, Policy, Start, TensorInfo, TensorSpec, Version};
@@ -15,7 +15,7 @@ const SHORT: Duration = Duration::from_millis(20);
 /// A daemon, and the kind of memory of its tensors.
 pub struct Scene<'d> {
     daemon: &'d Daemon,
-    place: Place,
+    location: Location,
 }
 
 /// A scenario.
@@ -23,8 +23,8 @@ type Named<S> = (&'static str, fn(&S));
 
 impl<'d> Scene<'d> {
     /// Creates a scene for `host` or `cuda` memory.
-    pub fn new(daemon: &'d Daemon, place: &str) -> Self {
-        Self { daemon, place: Place::named(place, &daemon.client()) }
+    pub fn new(daemon: &'d Daemon, location: &str) -> Self {
+        Self { daemon, location: Location::named(location, &daemon.client()) }
     }
 
     fn scenarios() -> [Named<Self>; 13] {
@@ -89,74 +89,74 @@ impl<'d> Scene<'d> {
 
     /// Returns the kind of memory as a word for an agent.
     fn word(&self) -> &'static str {
-        if self.place.is_device() { "cuda" } else { "host" }
+        if self.location.is_device() { "cuda" } else { "host" }
     }
 
     fn names(&self) {
-        let (a, b, place) = (self.client(), self.client(), self.place);
-        assert!(place.get(&a, "n/none").unwrap_err().is_not_found());
-        let first = place.put(&a, "n/x", 1, 1000).unwrap();
-        assert!(place.get(&b, "n/x").unwrap().is(1));
-        let second = place.put(&a, "n/x", 2, 3000).unwrap();
+        let (a, b, location) = (self.client(), self.client(), self.location);
+        assert!(location.get(&a, "n/none").unwrap_err().is_not_found());
+        let first = location.put(&a, "n/x", 1, 1000).unwrap();
+        assert!(location.get(&b, "n/x").unwrap().is(1));
+        let second = location.put(&a, "n/x", 2, 3000).unwrap();
         assert_ne!(first, second);
-        let lease = place.get(&b, "n/x").unwrap();
+        let lease = location.get(&b, "n/x").unwrap();
         assert!(lease.is(2) && lease.version() == second && lease.layout().1 == [3000]);
         // Another client takes it over, and the first one takes it back.
-        place.put(&b, "n/x", 3, 500).unwrap();
-        assert!(place.get(&a, "n/x").unwrap().is(3));
-        place.put(&a, "n/x", 4, 500).unwrap();
-        assert!(place.get(&b, "n/x").unwrap().is(4) && lease.is(2));
+        location.put(&b, "n/x", 3, 500).unwrap();
+        assert!(location.get(&a, "n/x").unwrap().is(3));
+        location.put(&a, "n/x", 4, 500).unwrap();
+        assert!(location.get(&b, "n/x").unwrap().is(4) && lease.is(2));
         a.rename("n/x", "n/y").unwrap();
         assert!(!b.exists("n/x").unwrap() && b.exists("n/y").unwrap());
-        assert!(place.get(&b, "n/y").unwrap().is(4));
+        assert!(location.get(&b, "n/y").unwrap().is(4));
         let copied = a.copy("n/y", "n/z").unwrap();
         assert_eq!(b.version("n/z").unwrap(), Some(copied));
-        assert!(place.get(&b, "n/z").unwrap().is(4));
+        assert!(location.get(&b, "n/z").unwrap().is(4));
         let info = b.info("n/y").unwrap();
-        let device = if let Place::Device(uuid) = place { Some(uuid) } else { None };
+        let device = if let Location::Device(uuid) = location { Some(uuid) } else { None };
         let tensor = TensorInfo { dtype: DType::U8, shape: vec![500], strides: vec![1], device };
         assert_eq!((info.kind, info.nbytes, info.alive), (InfoKind::Tensor(tensor), 500, true));
         assert_eq!(info.device, device);
         let listed: Vec<String> = b.list("n/*").unwrap().into_iter().map(|info| info.name).collect();
         assert_eq!(listed, ["n/y", "n/z"]);
         assert!(b.delete("n/y").unwrap() && !b.delete("n/y").unwrap() && a.delete("n/z").unwrap());
-        assert!(place.get(&a, "n/y").unwrap_err().is_not_found());
+        assert!(location.get(&a, "n/y").unwrap_err().is_not_found());
         assert!(a.list("n/*").unwrap().is_empty());
         // The error of the other kind's call names the right call.
-        let other = if place.is_device() { Place::Host } else { Place::Device(tensorlend::Uuid([7; 16])) };
-        place.put(&a, "n/x", 1, 10).unwrap();
+        let other = if location.is_device() { Location::Host } else { Location::Device(tensorlend::Uuid([7; 16])) };
+        location.put(&a, "n/x", 1, 10).unwrap();
         let wrong = other.get(&b, "n/x").unwrap_err().to_string();
         assert!(wrong.contains("holds a tensor"), "{wrong}");
         assert!(a.delete("n/x").unwrap());
         // A name may move from host to device and back.
-        if place.is_device() {
-            Place::Host.put(&a, "n/moves", 1, 10).unwrap();
-            let before = place.put(&a, "n/moves", 2, 10).unwrap();
-            assert!(place.get(&b, "n/moves").unwrap().is(2));
-            let after = Place::Host.put(&b, "n/moves", 3, 10).unwrap();
-            assert!(Place::Host.get(&a, "n/moves").unwrap().is(3) && before != after);
+        if location.is_device() {
+            Location::Host.put(&a, "n/moves", 1, 10).unwrap();
+            let before = location.put(&a, "n/moves", 2, 10).unwrap();
+            assert!(location.get(&b, "n/moves").unwrap().is(2));
+            let after = Location::Host.put(&b, "n/moves", 3, 10).unwrap();
+            assert!(Location::Host.get(&a, "n/moves").unwrap().is(3) && before != after);
             a.delete("n/moves").unwrap();
         }
     }
 
     fn versions(&self) {
-        let (a, b, place) = (self.client(), self.client(), self.place);
-        let late = place.wait_newer(&b, "v/x", Version::NONE, SHORT).unwrap_err();
+        let (a, b, location) = (self.client(), self.client(), self.location);
+        let late = location.wait_newer(&b, "v/x", Version::NONE, SHORT).unwrap_err();
         assert!(late.is_timeout(), "{late}");
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let mut seen = Version::NONE;
                 let mut last = 0;
                 while last < 50 {
-                    let lease = place.wait_newer(&b, "v/x", seen, LONG).unwrap();
+                    let lease = location.wait_newer(&b, "v/x", seen, LONG).unwrap();
                     let value = lease.value().unwrap();
                     assert!(value > last && lease.version() != seen);
                     (seen, last) = (lease.version(), value);
                 }
-                assert!(place.wait_newer(&b, "v/x", seen, SHORT).unwrap_err().is_timeout());
+                assert!(location.wait_newer(&b, "v/x", seen, SHORT).unwrap_err().is_timeout());
             });
             for value in 1..=50 {
-                place.put(&a, "v/x", value, 64).unwrap();
+                location.put(&a, "v/x", value, 64).unwrap();
                 if value % 10 == 0 {
                     std::thread::sleep(Duration::from_millis(2));
                 }
@@ -166,18 +166,18 @@ impl<'d> Scene<'d> {
     }
 
     fn dtypes_and_shapes(&self) {
-        let (a, b, place) = (self.client(), self.client(), self.place);
+        let (a, b, location) = (self.client(), self.client(), self.location);
         let shapes: [&[usize]; 6] = [&[], &[0], &[3, 0, 2], &[7], &[2, 3, 1, 2, 1, 4], &[1, 100, 11]];
         let mut tried = 0;
         for &dtype in DType::ALL {
             for shape in shapes {
                 let name = format!("d/{dtype}/{}", shape.len());
-                let mut draft = place.create(&a, TensorSpec::new(dtype, shape)).unwrap();
+                let mut draft = location.create(&a, TensorSpec::new(dtype, shape)).unwrap();
                 let bytes = shape.iter().product::<usize>() * dtype.item_bytes();
                 assert_eq!(draft.span(), bytes);
                 draft.write(&pattern(tried, bytes)).unwrap();
                 draft.publish(&name).unwrap();
-                let lease = place.get(&b, &name).unwrap();
+                let lease = location.get(&b, &name).unwrap();
                 let (found, sizes, _) = lease.layout();
                 assert_eq!((found, &sizes[..]), (dtype, shape));
                 assert_eq!(lease.read().unwrap(), pattern(tried, bytes), "{name}");
@@ -185,14 +185,15 @@ impl<'d> Scene<'d> {
                 tried += 1;
             }
         }
-        let impossible = place.create(&a, TensorSpec::new(DType::U8, [1u64 << 40, 1 << 40])).map(|_| ()).unwrap_err();
+        let impossible =
+            location.create(&a, TensorSpec::new(DType::U8, [1u64 << 40, 1 << 40])).map(|_| ()).unwrap_err();
         assert!(matches!(impossible, tensorlend::Error::Tensor { .. }), "{impossible}");
-        let many = place.create(&a, TensorSpec::new(DType::U8, &[1; 17])).map(|_| ()).unwrap_err();
+        let many = location.create(&a, TensorSpec::new(DType::U8, &[1; 17])).map(|_| ()).unwrap_err();
         assert!(matches!(many, tensorlend::Error::Tensor { .. }), "{many}");
     }
 
     fn strides(&self) {
-        let (a, b, place) = (self.client(), self.client(), self.place);
+        let (a, b, location) = (self.client(), self.client(), self.location);
         // Transposed, with gaps, reversed, repeated.
         let cases: [(&[usize], &[i64], usize); 5] = [
             (&[3, 4], &[1, 3], 0),
@@ -204,11 +205,11 @@ impl<'d> Scene<'d> {
         for (number, (shape, strides, byte_offset)) in (0..).zip(cases) {
             let spec =
                 TensorSpec { strides: Some(strides.to_vec()), byte_offset, ..TensorSpec::new(DType::I32, shape) };
-            let mut draft = place.create(&a, spec).unwrap();
+            let mut draft = location.create(&a, spec).unwrap();
             let raw = pattern(number, draft.span());
             draft.write(&raw).unwrap();
             draft.publish("s/x").unwrap();
-            let lease = place.get(&b, "s/x").unwrap();
+            let lease = location.get(&b, "s/x").unwrap();
             assert_eq!(lease.layout(), (DType::I32, shape.to_vec(), strides.to_vec()));
             let mut expected = Vec::new();
             for index in 0..shape.iter().product::<usize>() {
@@ -222,41 +223,41 @@ impl<'d> Scene<'d> {
             assert_eq!(lease.read().unwrap(), expected, "{shape:?} {strides:?}");
         }
         let before = TensorSpec { strides: Some(vec![-1]), ..TensorSpec::new(DType::I32, &[5]) };
-        assert!(place.create(&a, before).is_err(), "before the first byte");
+        assert!(location.create(&a, before).is_err(), "before the first byte");
         a.delete("s/x").unwrap();
     }
 
     fn metadata(&self) {
-        let (a, b, place) = (self.client(), self.client(), self.place);
+        let (a, b, location) = (self.client(), self.client(), self.location);
         for length in [0, 1, 100, 5000, tensorlend::METADATA_MAX] {
-            let mut draft = place.filled(&a, 5, 300).unwrap();
+            let mut draft = location.filled(&a, 5, 300).unwrap();
             draft.label(&pattern(9, length), 77).unwrap();
             draft.publish("m/x").unwrap();
-            let lease = place.get(&b, "m/x").unwrap();
+            let lease = location.get(&b, "m/x").unwrap();
             assert!(lease.label() == (&pattern(9, length), 77) && lease.is(5), "{length}");
             let info = b.info("m/x").unwrap();
             assert_eq!((info.metadata_bytes, info.timestamp_ns), (length as u64, 77));
         }
-        let mut draft = place.filled(&a, 5, 300).unwrap();
+        let mut draft = location.filled(&a, 5, 300).unwrap();
         let long = draft.label(&vec![0; tensorlend::METADATA_MAX + 1], 0).unwrap_err();
         assert!(matches!(long, tensorlend::Error::Metadata(_)), "{long}");
         a.delete("m/x").unwrap();
     }
 
     fn leases(&self) {
-        let (a, b, place) = (self.client(), self.client(), self.place);
+        let (a, b, location) = (self.client(), self.client(), self.location);
         const BYTES: u64 = 100_000;
-        place.put(&a, "l/x", 1, BYTES).unwrap();
+        location.put(&a, "l/x", 1, BYTES).unwrap();
         let held: Vec<Lease> = (2..30)
             .map(|value| {
-                let lease = place.get(&b, "l/x").unwrap();
-                place.put(&a, "l/x", value, BYTES).unwrap();
+                let lease = location.get(&b, "l/x").unwrap();
+                location.put(&a, "l/x", value, BYTES).unwrap();
                 lease
             })
             .collect();
         a.delete("l/x").unwrap();
         for value in 100..150 {
-            place.put(&a, "l/y", value, BYTES).unwrap();
+            location.put(&a, "l/y", value, BYTES).unwrap();
         }
         for (value, lease) in (1..).zip(&held) {
             assert!(lease.is(value) && lease.validate(), "{value}");
@@ -266,7 +267,7 @@ impl<'d> Scene<'d> {
         // The lease survives its producer.
         let mut producer = placed(&self.daemon.socket(), self.word());
         let sum = producer.ok(&format!("put l/z {BYTES} 7"));
-        let lease = place.get(&b, "l/z").unwrap();
+        let lease = location.get(&b, "l/z").unwrap();
         producer.exit();
         eventually("its end", || !b.info("l/z").unwrap().alive);
         assert!(lease.is(7));
@@ -274,20 +275,20 @@ impl<'d> Scene<'d> {
         assert_eq!(late.ok("sum l/z"), sum);
         assert!(b.delete("l/z").unwrap());
         for value in 0..20 {
-            place.put(&a, "l/y", value, BYTES).unwrap();
+            location.put(&a, "l/y", value, BYTES).unwrap();
         }
         assert!(lease.is(7) && lease.validate());
         a.delete("l/y").unwrap();
     }
 
     fn streams(&self) {
-        let (a, b, place) = (self.client(), self.client(), self.place);
+        let (a, b, location) = (self.client(), self.client(), self.location);
         for policy in [Policy::Block, Policy::DropOldest, Policy::Error] {
             let stream = a.stream("st").capacity(8).policy(policy).open().unwrap();
             let mut one = b.subscription("st").start_at(Start::Oldest).open().unwrap();
             let mut two = a.subscription("st").start_at(Start::Oldest).open().unwrap();
             for number in 0..100 {
-                let mut draft = place.filled(&a, number, 200 + number).unwrap();
+                let mut draft = location.filled(&a, number, 200 + number).unwrap();
                 if number % 3 == 0 {
                     draft.label(b"every third", number).unwrap();
                 }
@@ -301,7 +302,7 @@ impl<'d> Scene<'d> {
                 }
             }
             // After the stream's end, messages sent before still arrive.
-            place.filled(&a, 7, 10).unwrap().send(&stream, LONG).unwrap();
+            location.filled(&a, 7, 10).unwrap().send(&stream, LONG).unwrap();
             drop(stream);
             let last = one.recv_timeout(LONG).map(|message| Lease::of(message.into_value()));
             match last {
@@ -318,8 +319,8 @@ impl<'d> Scene<'d> {
     }
 
     fn lagging_consumers(&self) {
-        let (a, b, place) = (self.client(), self.client(), self.place);
-        let filled = |value| place.filled(&a, value, 5000).unwrap();
+        let (a, b, location) = (self.client(), self.client(), self.location);
+        let filled = |value| location.filled(&a, value, 5000).unwrap();
         // The oldest message is dropped, and the lagging reader learns how many; its leases stay valid.
         let stream = a.stream("lag").capacity(4).policy(Policy::DropOldest).open().unwrap();
         let mut slow = b.subscription("lag").start_at(Start::Oldest).open().unwrap();
@@ -364,10 +365,10 @@ impl<'d> Scene<'d> {
     }
 
     fn lists(&self) {
-        let (a, b, place) = (self.client(), self.client(), self.place);
+        let (a, b, location) = (self.client(), self.client(), self.location);
         for number in 0..20 {
             let client = if number % 2 == 0 { &a } else { &b };
-            let draft = place.filled(client, number, 100 + number).unwrap();
+            let draft = location.filled(client, number, 100 + number).unwrap();
             assert_eq!(draft.append(client, "li").unwrap(), number);
         }
         assert_eq!(a.length("li"), 20);
@@ -378,7 +379,7 @@ impl<'d> Scene<'d> {
         let some: Vec<u64> =
             a.get_range("li", 5..8).unwrap().into_iter().map(|it| Lease::of(it).value().unwrap()).collect();
         assert_eq!(some, [5, 6, 7]);
-        place.put(&a, "li-name", 77, 64).unwrap();
+        location.put(&a, "li-name", 77, 64).unwrap();
         a.append_names("li", &["li-name"]).unwrap();
         assert!(Lease::of(b.get_range("li", 20..).unwrap().remove(0)).is(77));
         a.rename_list("li", "li2").unwrap();
@@ -386,8 +387,8 @@ impl<'d> Scene<'d> {
         let held = Lease::of(b.get_range("li2", 3..4).unwrap().remove(0));
         assert!(b.clear("li2").unwrap() && !b.clear("li2").unwrap());
         for value in 0..30 {
-            place.put(&a, "li-name", value, 100).unwrap();
-            place.put(&b, "li-other", value, 100).unwrap();
+            location.put(&a, "li-name", value, 100).unwrap();
+            location.put(&b, "li-other", value, 100).unwrap();
         }
         assert!(held.is(3));
         a.delete("li-name").unwrap();
@@ -395,28 +396,28 @@ impl<'d> Scene<'d> {
     }
 
     fn datasets(&self) {
-        let (a, b, place) = (self.client(), self.client(), self.place);
+        let (a, b, location) = (self.client(), self.client(), self.location);
         const BYTES: u64 = 100_000;
-        let version = place.dataset(&a, 1, BYTES).unwrap().publish("ds/x").unwrap();
+        let version = location.dataset(&a, 1, BYTES).unwrap().publish("ds/x").unwrap();
         let first = b.get_dataset("ds/x").unwrap();
         assert!(first.version() == version && value_of(&first).unwrap() == 1 && first.validate());
         let info = b.info("ds/x").unwrap();
         let InfoKind::Dataset(members) = info.kind else { panic!("a dataset was published") };
         let devices: Vec<_> = members.iter().map(|(_, member)| member.device).collect();
-        let device = if let Place::Device(uuid) = place { Some(uuid) } else { None };
+        let device = if let Location::Device(uuid) = location { Some(uuid) } else { None };
         assert_eq!((devices, info.nbytes, info.device), (vec![None, device, None], BYTES + 40, None));
         // Leases keep replaced and deleted datasets whole.
         let held: Vec<_> = (2..20)
             .map(|value| {
                 let held = b.get_dataset("ds/x").unwrap();
-                place.dataset(&a, value, BYTES).unwrap().publish("ds/x").unwrap();
+                location.dataset(&a, value, BYTES).unwrap().publish("ds/x").unwrap();
                 held
             })
             .collect();
         b.copy("ds/x", "ds/copy").unwrap();
         a.delete("ds/x").unwrap();
         for value in 100..150 {
-            place.dataset(&a, value, BYTES).unwrap().publish("ds/y").unwrap();
+            location.dataset(&a, value, BYTES).unwrap().publish("ds/y").unwrap();
         }
         for (value, held) in (1..).zip(&held) {
             assert!(value_of(held).unwrap() == value && held.validate(), "{value}");
@@ -427,10 +428,10 @@ impl<'d> Scene<'d> {
         let stream = a.stream("ds").capacity(4).open().unwrap();
         let mut messages = b.subscription("ds").start_at(Start::Oldest).open().unwrap();
         for value in 0..10 {
-            stream.send_timeout(place.dataset(&a, value, 5000).unwrap(), LONG).unwrap();
+            stream.send_timeout(location.dataset(&a, value, 5000).unwrap(), LONG).unwrap();
             let message = messages.recv_timeout(LONG).unwrap();
             assert_eq!(value_of(message.dataset().unwrap()).unwrap(), value);
-            a.append("ds-list", place.dataset(&a, value, 5000).unwrap()).unwrap();
+            a.append("ds-list", location.dataset(&a, value, 5000).unwrap()).unwrap();
         }
         drop((messages, stream));
         a.delete_stream("ds").unwrap();
@@ -451,33 +452,33 @@ impl<'d> Scene<'d> {
         assert!(b.instruments().leased().unwrap() > 0 && reader.ok("held-set ds/z") == "7");
         reader.kill();
         eventually("the end of its lease", || b.instruments().leased().unwrap() == 0);
-        let before = place.segment_bytes(&a).unwrap();
+        let before = location.segment_bytes(&a).unwrap();
         for value in 0..100 {
-            place.dataset(&a, value, BYTES).unwrap().publish("ds/y").unwrap();
+            location.dataset(&a, value, BYTES).unwrap().publish("ds/y").unwrap();
         }
-        assert!(place.segment_bytes(&a).unwrap() <= before.max(8 << 20), "what was replaced is reused");
+        assert!(location.segment_bytes(&a).unwrap() <= before.max(8 << 20), "what was replaced is reused");
         for name in ["ds/y", "ds/copy"] {
             assert!(b.delete(name).unwrap());
         }
     }
 
     fn lifetimes(&self) {
-        let (a, b, place) = (self.client(), self.client(), self.place);
+        let (a, b, location) = (self.client(), self.client(), self.location);
         let ttl = Duration::from_millis(50);
-        place.filled(&a, 1, 100).unwrap().publish_for("t/short", Lifetime::ttl(ttl)).unwrap();
-        place.filled(&a, 2, 100).unwrap().publish_for("t/long", Lifetime::ttl(Duration::from_hours(1))).unwrap();
-        place.filled(&a, 3, 100).unwrap().publish_for("t/mine", Lifetime::EPHEMERAL).unwrap();
-        let held = place.get(&b, "t/short");
+        location.filled(&a, 1, 100).unwrap().publish_for("t/short", Lifetime::ttl(ttl)).unwrap();
+        location.filled(&a, 2, 100).unwrap().publish_for("t/long", Lifetime::ttl(Duration::from_hours(1))).unwrap();
+        location.filled(&a, 3, 100).unwrap().publish_for("t/mine", Lifetime::EPHEMERAL).unwrap();
+        let held = location.get(&b, "t/short");
         assert!(b.info("t/mine").unwrap().lifetime.ephemeral);
         eventually("the end of its time", || !b.exists("t/short").unwrap());
         if let Ok(held) = held {
             assert!(held.is(1));
         }
-        assert!(place.get(&b, "t/long").unwrap().is(2));
+        assert!(location.get(&b, "t/long").unwrap().is(2));
         let none = Lifetime::ttl(Duration::ZERO);
-        let wrong = place.filled(&a, 2, 100).unwrap().publish_for("t/none", none).unwrap_err();
+        let wrong = location.filled(&a, 2, 100).unwrap().publish_for("t/none", none).unwrap_err();
         assert!(wrong.to_string().contains("time to live of 0"), "{wrong}");
-        let held = place.get(&b, "t/mine").unwrap();
+        let held = location.get(&b, "t/mine").unwrap();
         drop(a);
         eventually("the end of what was its own", || !b.exists("t/mine").unwrap());
         assert!(held.is(3) && b.exists("t/long").unwrap());
@@ -485,50 +486,50 @@ impl<'d> Scene<'d> {
     }
 
     fn idle_segments(&self) {
-        let (a, place) = (self.client(), self.place);
+        let (a, location) = (self.client(), self.location);
         // The level can only fall here: memory of earlier clients is still being freed.
-        let start = place.lent_bytes(&a).unwrap();
+        let start = location.lent_bytes(&a).unwrap();
         for round in 0..2 {
             const BYTES: u64 = 6 << 20;
             let spec = || TensorSpec::new(DType::U8, &[BYTES]);
-            let mut drafts: Vec<Draft> = (0..24).map(|_| place.create(&a, spec()).unwrap()).collect();
+            let mut drafts: Vec<Draft> = (0..24).map(|_| location.create(&a, spec()).unwrap()).collect();
             drafts[7].write(&pattern(7, BYTES as usize)).unwrap();
-            assert!(place.lent_bytes(&a).unwrap() >= 24 * BYTES);
+            assert!(location.lent_bytes(&a).unwrap() >= 24 * BYTES);
             for (number, draft) in drafts.into_iter().enumerate() {
                 draft.publish(&format!("i/{number}")).unwrap();
             }
-            let held = place.get(&a, "i/7").unwrap();
+            let held = location.get(&a, "i/7").unwrap();
             for number in 0..24 {
                 a.delete(&format!("i/{number}")).unwrap();
             }
             // A request for memory scans replaced and deleted slots: they are reused, and no new memory is requested.
-            let before = place.segment_bytes(&a).unwrap();
-            let again: Vec<Draft> = (0..20).map(|_| place.create(&a, spec()).unwrap()).collect();
-            let after = place.segment_bytes(&a).unwrap();
+            let before = location.segment_bytes(&a).unwrap();
+            let again: Vec<Draft> = (0..20).map(|_| location.create(&a, spec()).unwrap()).collect();
+            let after = location.segment_bytes(&a).unwrap();
             assert!(after <= before + 2 * BYTES, "round {round}: {before} bytes, then {after}");
             drop(again);
             assert!(held.is(7));
         }
         let watcher = self.client();
         drop(a);
-        eventually("the return of the rest", || place.lent_bytes(&watcher).unwrap() <= start);
+        eventually("the return of the rest", || location.lent_bytes(&watcher).unwrap() <= start);
     }
 
     fn reclaim(&self) {
         const OVERWRITES: u64 = 10_000;
-        let (a, place) = (self.client(), self.place);
+        let (a, location) = (self.client(), self.location);
         let mut reader = placed(&self.daemon.socket(), self.word());
-        place.put(&a, "r/x", 1, 2000).unwrap();
+        location.put(&a, "r/x", 1, 2000).unwrap();
         // A reader's first view of a device makes a context, which takes longer than the overwrites.
         reader.ok("sum r/x");
         reader.tell(&format!("watch r/x {OVERWRITES}"));
         for value in 2..=OVERWRITES {
-            place.put(&a, "r/x", value, 2000).unwrap();
+            location.put(&a, "r/x", value, 2000).unwrap();
         }
         let seen: u64 = reader.answer().unwrap().parse().unwrap();
         assert!(seen > 10, "{seen} values seen");
         // The slots were reused.
-        let segments = place.segment_bytes(&a).unwrap();
+        let segments = location.segment_bytes(&a).unwrap();
         assert!(segments <= 8 << 20, "{segments} bytes for a few slots of 2000");
         a.delete("r/x").unwrap();
     }

@@ -52,7 +52,7 @@ impl Machine {
         open_to_all(folder.path());
         let config = format!("mode = \"{mode}\"\n");
         std::fs::write(folder.path().join("config.toml"), config).expect("the configuration is written");
-        Self { folder, store: None, daemon: None, build: Build::Own }
+        Self { folder, store: None, daemon: None, build: Build::Current }
     }
 
     /// Returns the folder of sockets, configuration and log.
@@ -142,7 +142,7 @@ impl Machine {
 
     /// Starts an agent that is connected to the daemon.
     pub fn agent(&self) -> Agent {
-        self.agent_of(Build::Own)
+        self.agent_of(Build::Current)
     }
 
     /// As [`Machine::agent`], of another build.

@@ -120,7 +120,7 @@ fn turns(bystander: &mut Agent) -> (u64, u64) {
 }
 
 /// Waits until the bystander has done [`TURNS`] more consistent turns.
-fn goes_on(bystander: &mut Agent, point: &str) {
+fn makes_progress(bystander: &mut Agent, point: &str) {
     let (before, started) = (turns(bystander).1, Instant::now());
     while turns(bystander).1 < before + TURNS {
         assert!(started.elapsed() < PATIENCE, "{point}: the others do not go on");
@@ -191,7 +191,7 @@ fn nothing_is_left(connect: impl Fn() -> Client, watcher: Client, point: &str) {
 fn client_dies_at(build: &Build, number: usize, point: &str, passage: u64) -> bool {
     let daemon = build.daemon();
     let mut bystander = build.agent("bystander", &daemon.socket());
-    goes_on(&mut bystander, point);
+    makes_progress(&mut bystander, point);
     // `/` always exists, so passages count from the victim's start.
     let plan = format!("{number}:{passage}:/");
     let mut victim = build.everything(&daemon.socket(), point, Some(&plan));
@@ -200,11 +200,11 @@ fn client_dies_at(build: &Build, number: usize, point: &str, passage: u64) -> bo
         return false;
     }
     assert_eq!(status.signal(), Some(9), "{point}, passage {passage}: {status}");
-    goes_on(&mut bystander, point);
+    makes_progress(&mut bystander, point);
     let watcher = daemon.client();
     eventually(&format!("{point}: the victim's end"), || watcher.stat().unwrap().clients == 3);
     look_around(&watcher, point);
-    goes_on(&mut bystander, point);
+    makes_progress(&mut bystander, point);
     assert_eq!(bystander.ok("end"), "ended", "{point}");
     assert!(bystander.wait().success(), "{point}");
     nothing_is_left(|| daemon.client(), watcher, point);
@@ -310,7 +310,7 @@ fn daemon_dies_at(build: &Build, mode: &str, number: usize, point: &str, passage
     let mut bystander = build.agent("bystander", &daemon.socket());
     // A reader that has mapped everything that the bystander writes.
     let watcher = daemon.client();
-    goes_on(&mut bystander, point);
+    makes_progress(&mut bystander, point);
     std::fs::write(&begin, "").unwrap();
     let mut guest = build.everything(&daemon.socket(), point, None);
     let started = Instant::now();
@@ -330,7 +330,7 @@ fn daemon_dies_at(build: &Build, mode: &str, number: usize, point: &str, passage
         std::thread::sleep(Duration::from_millis(1));
     }
     daemon.restart();
-    goes_on(&mut bystander, point);
+    makes_progress(&mut bystander, point);
     assert!(!daemon.log().contains("lost"), "{point}: the log reports a loss:\n{}", daemon.log());
     assert!(guest.wait().success(), "{point}: who was answered by nobody is told so");
     for name in witness::NAMES {
@@ -339,7 +339,7 @@ fn daemon_dies_at(build: &Build, mode: &str, number: usize, point: &str, passage
     }
     eventually(&format!("{point}: the guest's end"), || watcher.stat().unwrap().clients == 3);
     look_around(&watcher, point);
-    goes_on(&mut bystander, point);
+    makes_progress(&mut bystander, point);
     assert_eq!(bystander.ok("end"), "ended", "{point}");
     assert!(bystander.wait().success(), "{point}");
     nothing_is_left(|| daemon.client(), watcher, point);

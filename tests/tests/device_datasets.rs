@@ -3,8 +3,8 @@
 use serde_json::Value;
 use std::process::Output;
 use tensorlend::DType;
+use tensorlend_tests::location::{Location, value_of};
 use tensorlend_tests::machine::{config, on_machine, surround};
-use tensorlend_tests::place::{Place, value_of};
 use tensorlend_tests::{Daemon, eventually, run};
 
 const MB: u64 = 1 << 20;
@@ -15,9 +15,9 @@ fn limits_count_the_members() {
         let config = config("pool", "idle_bytes_max = 0\n").replace("256MiB", "64MiB");
         let daemon = machine.daemon(&format!("{config}[uid]\ndevice_bytes_max = \"24MiB\"\n"));
         let client = daemon.client();
-        let place = Place::named("cuda", &client);
+        let location = Location::named("cuda", &client);
         let publish = |number: u64| {
-            let dataset = place.dataset(&client, number, 4 * MB)?;
+            let dataset = location.dataset(&client, number, 4 * MB)?;
             dataset.publish(&format!("d{number}"))
         };
         let (count, error) = (0..).find_map(|number| publish(number).err().map(|error| (number, error))).unwrap();
@@ -36,7 +36,7 @@ fn limits_count_the_members() {
         }
         drop(client);
         let watcher = daemon.client();
-        eventually("the return of all", || place.lent_bytes(&watcher).unwrap() == 0);
+        eventually("the return of all", || location.lent_bytes(&watcher).unwrap() == 0);
     });
 }
 
@@ -55,10 +55,10 @@ fn the_command_line_shows_them_and_refuses_to_copy_them() {
     on_machine("the_command_line_shows_them_and_refuses_to_copy_them", |machine| {
         let daemon = machine.daemon(&config("pool", ""));
         let client = daemon.client();
-        let place = Place::named("cuda", &client);
-        place.dataset(&client, 3, 1000).unwrap().publish("set").unwrap();
+        let location = Location::named("cuda", &client);
+        location.dataset(&client, 3, 1000).unwrap().publish("set").unwrap();
         client.put("host", &[1u8]).unwrap();
-        let Place::Device(uuid) = place else { panic!("a device") };
+        let Location::Device(uuid) = location else { panic!("a device") };
         let uuid = uuid.to_string();
         let info = json(&cli(&daemon, &["info", "set", "--json"]));
         let devices: Vec<Option<&str>> =
@@ -77,7 +77,7 @@ fn the_command_line_shows_them_and_refuses_to_copy_them() {
             assert!(!std::path::Path::new(&path).exists());
         }
         // An item of a list, and a message.
-        client.append("list", place.dataset(&client, 4, 1000).unwrap()).unwrap();
+        client.append("list", location.dataset(&client, 4, 1000).unwrap()).unwrap();
         let out = folder.path().join("items").display().to_string();
         let refused = cli(&daemon, &["list-get", "list", "-o", &out]);
         assert!(String::from_utf8_lossy(&refused.stderr).contains("on a device"), "{refused:?}");

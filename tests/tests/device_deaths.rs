@@ -6,8 +6,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use tensorlend::Client;
 use tensorlend_tests::keeper::Service;
+use tensorlend_tests::location::Location;
 use tensorlend_tests::machine::{Machine, config, on_machine, on_machine_with, placed};
-use tensorlend_tests::place::Place;
 use tensorlend_tests::{Agent, PATIENCE, binary, eventually, run, settled, skip};
 
 const MB: u64 = 1 << 20;
@@ -68,7 +68,7 @@ fn a_producer_killed_with_work_under_way_in_a_draft_leaves_nothing() {
             producer.kill();
             eventually("the return of the draft", || lent(&watcher) == before);
             assert_eq!(other.ok("sum other"), sum);
-            Place::Host.put(&watcher, "host", 1, 100).unwrap();
+            Location::Host.put(&watcher, "host", 1, 100).unwrap();
             watcher.delete("other").unwrap();
             other.exit();
             all_comes_back(&watcher);
@@ -115,12 +115,12 @@ fn card_reads_on(machine: &Machine, quarantine: Duration) -> bool {
         }
     }
     // The device now executes work that the consumer queued before its death.
-    let place = Place::named("cuda", &watcher);
+    let location = Location::named("cuda", &watcher);
     let mut reader = placed(&daemon.socket(), "cuda");
     eventually("the copy by the dead one's card", || reader.ok("sum out") == old);
     eventually("the end of its leases", || watcher.instruments().leased().unwrap() == 0);
     producer.ok(&format!("round x {MB} 30 60"));
-    assert!(place.get(&watcher, "x").unwrap().is(60));
+    assert!(location.get(&watcher, "x").unwrap().is(60));
     producer.exit();
     reader.exit();
     watcher.delete("x").unwrap();
@@ -255,14 +255,14 @@ fn device_memory_outlives_the_daemon_with_a_keeper() {
             let mut service =
                 service(machine, &format!("mode = \"{mode}\"\n{}", config(allocator, "quarantine_ms = 50\n")));
             let (a, b) = (service.client(), service.client());
-            let place = Place::named("cuda", &a);
+            let location = Location::named("cuda", &a);
             let mut dead = agent(&service);
             let sum = dead.ok(&format!("put dead {MB} 7"));
             dead.kill();
             for value in 0..5 {
-                place.put(&a, &format!("n/{value}"), value, MB).unwrap();
+                location.put(&a, &format!("n/{value}"), value, MB).unwrap();
             }
-            let held = place.get(&b, "n/3").unwrap();
+            let held = location.get(&b, "n/3").unwrap();
             eventually("the end of the dead one", || a.stat().unwrap().clients == 2);
             let before = settled("what is lent after its end", || lent(&a));
             assert!(before.0 > 0 && before.0 == before.1, "{before:?}");
@@ -270,7 +270,7 @@ fn device_memory_outlives_the_daemon_with_a_keeper() {
                 service.restart();
                 assert!(held.is(3) && held.validate());
                 for value in 0..5 {
-                    assert!(place.get(&b, &format!("n/{value}")).unwrap().is(value));
+                    assert!(location.get(&b, &format!("n/{value}")).unwrap().is(value));
                 }
                 // A newcomer can read the tensors of the living and of the dead.
                 let mut newcomer = agent(&service);
@@ -278,10 +278,10 @@ fn device_memory_outlives_the_daemon_with_a_keeper() {
                 newcomer.ok("sum n/3");
                 newcomer.exit();
                 // New tensors work as before.
-                place.put(&a, &format!("new/{round}"), 50, 5 * MB).unwrap();
-                place.put(&b, &format!("of-b/{round}"), 51, 1000).unwrap();
-                assert!(place.get(&b, &format!("new/{round}")).unwrap().is(50));
-                assert!(place.get(&a, &format!("of-b/{round}")).unwrap().is(51));
+                location.put(&a, &format!("new/{round}"), 50, 5 * MB).unwrap();
+                location.put(&b, &format!("of-b/{round}"), 51, 1000).unwrap();
+                assert!(location.get(&b, &format!("new/{round}")).unwrap().is(50));
+                assert!(location.get(&a, &format!("of-b/{round}")).unwrap().is(51));
                 let now = lent(&a);
                 assert!(now.0 == now.1 && now.0 >= before.0 + 5 * MB, "{before:?}, then {now:?}");
             }
@@ -308,17 +308,17 @@ fn blocks_of_async_end_with_the_daemon_and_it_is_said() {
 
 fn ends_and_begins_anew(mut service: Service, end: impl FnOnce(&mut Service)) {
     let (a, b, c) = (service.client(), service.client(), service.client());
-    let place = Place::named("cuda", &a);
-    place.put(&a, "x", 1, MB).unwrap();
-    Place::Host.put(&c, "host", 2, MB).unwrap();
-    let held = place.get(&b, "x").unwrap();
+    let location = Location::named("cuda", &a);
+    location.put(&a, "x", 1, MB).unwrap();
+    Location::Host.put(&c, "host", 2, MB).unwrap();
+    let held = location.get(&b, "x").unwrap();
     end(&mut service);
     // A client without device memory continues, with everything in host memory.
-    Place::Host.put(&c, "host", 3, MB).unwrap();
-    assert!(Place::Host.get(&c, "host").unwrap().is(3));
-    assert!(Place::Host.get(&service.client(), "host").unwrap().is(3));
+    Location::Host.put(&c, "host", 3, MB).unwrap();
+    assert!(Location::Host.get(&c, "host").unwrap().is(3));
+    assert!(Location::Host.get(&service.client(), "host").unwrap().is(3));
     // Old tensors have either ended or are unchanged.
-    let old = [place.get(&b, "x").and_then(|lease| lease.value()), held.value()];
+    let old = [location.get(&b, "x").and_then(|lease| lease.value()), held.value()];
     for seen in old {
         match seen {
             Ok(value) => assert_eq!(value, 1),
@@ -333,8 +333,8 @@ fn ends_and_begins_anew(mut service: Service, end: impl FnOnce(&mut Service)) {
     let over = a.ping().unwrap_err();
     assert!(over.is_disconnected() && over.to_string().contains("connect again"), "{over}");
     let (a, d) = (service.client(), service.client());
-    place.put(&a, "x", 4, MB).unwrap();
-    assert!(place.get(&d, "x").unwrap().is(4));
+    location.put(&a, "x", 4, MB).unwrap();
+    assert!(location.get(&d, "x").unwrap().is(4));
     drop((held, b, d));
     for info in a.list("*").unwrap() {
         a.delete(&info.name).unwrap();
@@ -348,13 +348,13 @@ fn a_producer_whose_session_is_over_hears_it_when_it_publishes() {
     on_machine("a_producer_whose_session_is_over_hears_it_when_it_publishes", |machine| {
         let mut service = service(machine, &format!("mode = \"user\"\n{}", config("pool", "quarantine_ms = 50\n")));
         let a = service.client();
-        let place = Place::named("cuda", &a);
-        place.put(&a, "x", 1, MB).unwrap();
+        let location = Location::named("cuda", &a);
+        location.put(&a, "x", 1, MB).unwrap();
         service.end(Signal::KILL);
         service.lose();
         service.start_again();
         eventually("the refusal of its return", || a.ping().is_err());
-        let over = place.put(&a, "x", 2, MB).map(|_| ()).unwrap_err();
+        let over = location.put(&a, "x", 2, MB).map(|_| ()).unwrap_err();
         assert!(over.is_disconnected(), "{over}");
     });
 }
@@ -381,25 +381,25 @@ fn a_daemon_killed_at_any_place_is_followed_by_one_that_knows_what_is_lent() {
             let plan = ("TENSORLEND_CRASH".to_owned(), format!("{number}:1:{}", begin.display()));
             let mut service = service_of(machine, &build.join("tensorlendd"), &text, Some(plan));
             let a = service.client();
-            let place = Place::named("cuda", &a);
-            place.put(&a, "kept", 1, MB).unwrap();
+            let location = Location::named("cuda", &a);
+            location.put(&a, "kept", 1, MB).unwrap();
             std::fs::write(&begin, "").unwrap();
             // Clients connect, get a segment and return it, until the daemon has been killed.
             let start = Instant::now();
             while service.is_running() {
                 assert!(start.elapsed() < PATIENCE, "{point}: not passed");
                 if let Ok(guest) = Client::builder().socket(service.socket()).connect() {
-                    let _ = place.put(&guest, "passing", 2, 3 * MB);
+                    let _ = location.put(&guest, "passing", 2, 3 * MB);
                     let _ = guest.delete("passing");
                 }
             }
             service.restart();
             let b = service.client();
-            assert!(place.get(&a, "kept").unwrap().is(1), "{point}");
-            assert!(place.get(&b, "kept").unwrap().is(1), "{point}");
-            place.put(&a, "kept", 3, MB).unwrap();
-            place.put(&b, "more", 4, 3 * MB).unwrap();
-            assert!(place.get(&b, "kept").unwrap().is(3) && place.get(&a, "more").unwrap().is(4), "{point}");
+            assert!(location.get(&a, "kept").unwrap().is(1), "{point}");
+            assert!(location.get(&b, "kept").unwrap().is(1), "{point}");
+            location.put(&a, "kept", 3, MB).unwrap();
+            location.put(&b, "more", 4, 3 * MB).unwrap();
+            assert!(location.get(&b, "kept").unwrap().is(3) && location.get(&a, "more").unwrap().is(4), "{point}");
             for info in a.list("*").unwrap() {
                 a.delete(&info.name).unwrap();
             }

@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::process::Command;
 use tensorlend::{Client, Error};
+use tensorlend_tests::location::Location;
 use tensorlend_tests::machine::{config, folder_with, on_machine, placed, placed_with, surround};
-use tensorlend_tests::place::Place;
 use tensorlend_tests::{Agent, Daemon, eventually, run};
 
 const MB: u64 = 1 << 20;
@@ -45,9 +45,9 @@ fn errors_of_the_daemons_driver() {
             let daemon = machine.daemon(&config(allocator, "idle_bytes_max = 0\n"));
             for function in functions {
                 let client = daemon.client();
-                let place = Place::named("cuda", &client);
+                let location = Location::named("cuda", &client);
                 let failing = machine.fail(&format!("{function}=999"));
-                match place.put(&client, "x", 1, MB) {
+                match location.put(&client, "x", 1, MB) {
                     // The daemon did not need the function this time, or the failure concerned the client's own copy.
                     Ok(_) => println!("{allocator}: {function} is not needed"),
                     Err(error) => {
@@ -56,11 +56,11 @@ fn errors_of_the_daemons_driver() {
                         assert!(matches!(error, Error::Refused { .. } | Error::Device { .. }), "{error:?}");
                     }
                 }
-                Place::Host.put(&client, "host", 2, MB).unwrap();
-                assert!(Place::Host.get(&client, "host").unwrap().is(2));
+                Location::Host.put(&client, "host", 2, MB).unwrap();
+                assert!(Location::Host.get(&client, "host").unwrap().is(2));
                 drop(failing);
-                place.put(&client, "x", 3, MB).unwrap();
-                assert!(place.get(&client, "x").unwrap().is(3));
+                location.put(&client, "x", 3, MB).unwrap();
+                assert!(location.get(&client, "x").unwrap().is(3));
                 client.delete("x").unwrap();
                 client.delete("host").unwrap();
                 drop(client);
@@ -107,7 +107,7 @@ const OF_A_CLIENT: [&str; 24] = [
 
 /// Checks the errors of a client whose driver fails: the client survives, and its host memory works. Returns the number
 /// of errors.
-fn go_on(agent: &mut Agent, function: &str, when: &str) -> usize {
+fn check_errors(agent: &mut Agent, function: &str, when: &str) -> usize {
     let mut errors = 0;
     let orders = [
         "value theirs",
@@ -140,7 +140,7 @@ fn errors_of_clients(allocator: &str) {
         let daemon = machine.daemon(&config(allocator, "quarantine_ms = 0\nidle_bytes_max = 0\n"));
         let watcher = daemon.client();
         let owner = daemon.client();
-        Place::named("cuda", &owner).put(&owner, "theirs", 5, 1000).unwrap();
+        Location::named("cuda", &owner).put(&owner, "theirs", 5, 1000).unwrap();
         let start = device_bytes(&watcher);
         let mut noticed = 0;
         for function in OF_A_CLIENT {
@@ -148,7 +148,7 @@ fn errors_of_clients(allocator: &str) {
             for when in ["@1", "@2+"] {
                 let fail = format!("{function}=999{when}");
                 let mut agent = placed_with(&daemon.socket(), "cuda", &[("FAKECUDA_FAIL", &fail)]);
-                let errors = go_on(&mut agent, function, when);
+                let errors = check_errors(&mut agent, function, when);
                 noticed += usize::from(errors > 0);
                 println!("{fail}: {errors} errors");
                 // After a single transient error everything works.
@@ -188,7 +188,7 @@ fn errors_of_clients_drivers_with_async() {
 }
 
 /// Starts a daemon with such a driver; also returns the output of its command line about devices.
-fn stands(folder: &Path, config: &str, arguments: &[&str], variables: &[(&str, &str)]) -> (Daemon, String) {
+fn start_daemon(folder: &Path, config: &str, arguments: &[&str], variables: &[(&str, &str)]) -> (Daemon, String) {
     let daemon = Daemon::start_as(config, |program| {
         let mut command = Command::new(program);
         surround(&mut command, folder).args(arguments).envs(variables.iter().copied());
@@ -205,10 +205,10 @@ fn stands(folder: &Path, config: &str, arguments: &[&str], variables: &[(&str, &
 
 fn host_memory_works(daemon: &Daemon) {
     let (a, b) = (daemon.client(), daemon.client());
-    Place::Host.put(&a, "x", 1, MB).unwrap();
-    assert!(Place::Host.get(&b, "x").unwrap().is(1));
+    Location::Host.put(&a, "x", 1, MB).unwrap();
+    assert!(Location::Host.get(&b, "x").unwrap().is(1));
     assert!(a.devices().is_empty() && a.stat().unwrap().devices.is_empty());
-    let none = Place::Device(tensorlend::Uuid([1; 16])).put(&a, "y", 1, 100).unwrap_err();
+    let none = Location::Device(tensorlend::Uuid([1; 16])).put(&a, "y", 1, 100).unwrap_err();
     assert!(none.is_device(), "{none}");
     assert!(none.to_string().contains("see [cuda] in its configuration"), "{none}");
 }
@@ -234,7 +234,7 @@ fn machines_without_a_device_that_can_be_lent_say_why() {
             (&folder, &config("pool", "").replace("256MiB", "1MiB"), fake, &[], "cuda.bytes_max allows 1 MiB"),
         ];
         for (folder, config, arguments, variables, expected) in cases {
-            let (daemon, said) = stands(folder, config, arguments, variables);
+            let (daemon, said) = start_daemon(folder, config, arguments, variables);
             println!("{said}");
             assert!(said.contains(expected), "{said:?} does not say {expected:?}");
             assert!(said.starts_with("no device memory is lent: "), "{said}");
@@ -249,9 +249,9 @@ fn a_client_without_a_driver_says_so() {
     on_machine("a_client_without_a_driver_says_so", |machine| {
         let daemon = machine.daemon(&config("pool", ""));
         let client = daemon.client();
-        let place = Place::named("cuda", &client);
-        place.put(&client, "x", 1, 1000).unwrap();
-        Place::Host.put(&client, "host", 2, 1000).unwrap();
+        let location = Location::named("cuda", &client);
+        location.put(&client, "x", 1, 1000).unwrap();
+        Location::Host.put(&client, "host", 2, 1000).unwrap();
         let empty = folder_with(None);
         let nowhere = empty.path().display().to_string();
         let cases: [(&[(&str, &str)], &str); 2] =

@@ -4,8 +4,8 @@ use std::process::Command;
 use tensorlend_layout::number::{ClientNo, SlotNo};
 use tensorlend_layout::wire::{LendingId, Reply, Request};
 use tensorlend_tests::hand::Hand;
+use tensorlend_tests::location::Location;
 use tensorlend_tests::machine::{config, on_machine, placed};
-use tensorlend_tests::place::Place;
 use tensorlend_tests::users::{Programs, as_user};
 use tensorlend_tests::{Agent, Daemon, binary, budget, eventually, skip_without, skip_without_root};
 
@@ -13,9 +13,9 @@ const MB: u64 = 1 << 20;
 
 fn honest_goes_on(daemon: &Daemon) {
     let (a, b) = (daemon.client(), daemon.client());
-    let place = Place::named("cuda", &a);
-    place.put(&a, "honest", 1, MB).unwrap();
-    assert!(place.get(&b, "honest").unwrap().is(1));
+    let location = Location::named("cuda", &a);
+    location.put(&a, "honest", 1, MB).unwrap();
+    assert!(location.get(&b, "honest").unwrap().is(1));
     a.delete("honest").unwrap();
 }
 
@@ -24,12 +24,12 @@ fn lies_to_the_daemon_change_nothing_for_others() {
     on_machine("lies_to_the_daemon_change_nothing_for_others", |machine| {
         let daemon = machine.daemon(&config("pool", "quarantine_ms = 50\nidle_bytes_max = 0\n"));
         let watcher = daemon.client();
-        let place = Place::named("cuda", &watcher);
+        let location = Location::named("cuda", &watcher);
         let owner = daemon.client();
-        place.put(&owner, "x", 1, MB).unwrap();
+        location.put(&owner, "x", 1, MB).unwrap();
         let reader = daemon.client();
-        let held = place.get(&reader, "x").unwrap();
-        let lent = place.lent_bytes(&watcher).unwrap();
+        let held = location.get(&reader, "x").unwrap();
+        let lent = location.lent_bytes(&watcher).unwrap();
         let hand = Hand::join(&daemon.socket(), None).unwrap();
         let uuid = hand.welcome.devices[0].uuid;
 
@@ -56,7 +56,7 @@ fn lies_to_the_daemon_change_nothing_for_others() {
         let many = vec![LendingId { owner: owner_word.owner(), base: SlotNo::new(0), since_ns: since }; 2000];
         let long = hand.ask(&Request::Unmapped { lendings: many });
         println!("2000 lendings: {:?}", long.map(|(reply, _)| reply));
-        assert!(held.is(1) && held.validate() && place.lent_bytes(&watcher).unwrap() == lent);
+        assert!(held.is(1) && held.validate() && location.lent_bytes(&watcher).unwrap() == lent);
 
         // Invalid segment sizes.
         let hand = Hand::join(&daemon.socket(), None).unwrap();
@@ -83,7 +83,7 @@ fn lies_to_the_daemon_change_nothing_for_others() {
         assert!(matches!(reply, Reply::Refused(_)), "{reply:?}");
         let (reply, _) = hand.ask(&Request::ReturnSegment { base: SlotNo::new(owner_word.cell().get()) }).unwrap();
         assert!(matches!(reply, Reply::Refused(_)), "{reply:?}");
-        assert_eq!(place.lent_bytes(&watcher).unwrap(), lent);
+        assert_eq!(location.lent_bytes(&watcher).unwrap(), lent);
 
         // A client that reports an unmapping without returning the segment; then the reverse.
         let wish = Request::DeviceSegment { uuid, bytes: 1, slots_log2: 4 };
@@ -92,10 +92,10 @@ fn lies_to_the_daemon_change_nothing_for_others() {
         for _ in 0..3 {
             assert_eq!(hand.ask(&Request::Unmapped { lendings: lendings.clone() }).unwrap().0, Reply::Done);
         }
-        assert_eq!(place.lent_bytes(&watcher).unwrap(), lent + mine.bytes, "it is its owner's still");
+        assert_eq!(location.lent_bytes(&watcher).unwrap(), lent + mine.bytes, "it is its owner's still");
         let base = mine.lending.base;
         assert_eq!(hand.ask(&Request::ReturnSegment { base }).unwrap().0, Reply::Done);
-        eventually("its return", || place.lent_bytes(&watcher).unwrap() == lent);
+        eventually("its return", || location.lent_bytes(&watcher).unwrap() == lent);
         assert!(matches!(hand.ask(&Request::ReturnSegment { base }).unwrap().0, Reply::Refused(_)));
         drop(hand);
         drop(held);
@@ -103,7 +103,7 @@ fn lies_to_the_daemon_change_nothing_for_others() {
         owner.delete("x").unwrap();
         drop((owner, reader));
         // The hostile process is alive, but holds nothing.
-        eventually("the return of all", || place.lent_bytes(&watcher).unwrap() == 0);
+        eventually("the return of all", || location.lent_bytes(&watcher).unwrap() == 0);
         assert!(!daemon.log().contains("panicked"), "{}", daemon.log());
     });
 }
@@ -149,17 +149,17 @@ fn many_requests_cost_the_daemon_nothing() {
         honest_goes_on(&daemon);
         drop(hand);
         let watcher = daemon.client();
-        let place = Place::named("cuda", &watcher);
-        eventually("the return of all", || place.lent_bytes(&watcher).unwrap() == 0);
+        let location = Location::named("cuda", &watcher);
+        eventually("the return of all", || location.lent_bytes(&watcher).unwrap() == 0);
     });
 }
 
 /// Falsifies the words of a slot record one by one. A reader gets an error, or reads within its producer's segment; it
 /// never crashes, and its driver never gets an address outside.
-fn twisted(daemon: &Daemon, place: &str) {
+fn twisted(daemon: &Daemon, location: &str) {
     let mut liar = Agent::steer(Command::new(binary("tensorlend-attacker")));
-    let mut reader = placed(&daemon.socket(), place);
-    liar.ok(&format!("publish-marked {} {place} twisted", daemon.socket().display()));
+    let mut reader = placed(&daemon.socket(), location);
+    liar.ok(&format!("publish-marked {} {location} twisted", daemon.socket().display()));
     let truth = reader.ok("sum twisted");
     // Device codes: a device in a host segment and the reverse, other kinds, other numbers; and invalid ones.
     let codes =
@@ -190,15 +190,15 @@ fn twisted(daemon: &Daemon, place: &str) {
             for order in ["sum twisted", "hold twisted", "held twisted", "release twisted"] {
                 if let Err(error) = reader.ask(order) {
                     damaged += 1;
-                    assert!(!error.contains("CUDA_ERROR"), "{place}: word {word} says {lie:#x}: {order}: {error}");
+                    assert!(!error.contains("CUDA_ERROR"), "{location}: word {word} says {lie:#x}: {order}: {error}");
                 }
-                assert!(reader.ended().is_none(), "{place}: word {word} says {lie:#x}: the reader died");
+                assert!(reader.ended().is_none(), "{location}: word {word} says {lie:#x}: the reader died");
             }
         }
         liar.ok(&format!("twist {word} {was}"));
-        assert_eq!(reader.ok("sum twisted"), truth, "{place}: after word {word}");
+        assert_eq!(reader.ok("sum twisted"), truth, "{location}: after word {word}");
     }
-    println!("{place}: {damaged} reads failed");
+    println!("{location}: {damaged} reads failed");
     assert!(damaged > 60, "{damaged}");
     liar.kill();
 }
@@ -208,8 +208,8 @@ fn records_that_lie_are_damaged_and_kill_nobody() {
     on_machine("records_that_lie_are_damaged_and_kill_nobody", |machine| {
         for allocator in ["pool", "async"] {
             let daemon = machine.daemon(&config(allocator, ""));
-            for place in ["cuda", "host"] {
-                twisted(&daemon, place);
+            for location in ["cuda", "host"] {
+                twisted(&daemon, location);
             }
             honest_goes_on(&daemon);
         }
@@ -226,8 +226,8 @@ fn a_stranger_is_lent_no_device_memory() {
         const MALLORY: u32 = 64_203;
         let daemon = machine.daemon(&format!("mode = \"system\"\n{}", config("pool", "")));
         let owner = daemon.client();
-        let place = Place::named("cuda", &owner);
-        place.put(&owner, "diary", 1, MB).unwrap();
+        let location = Location::named("cuda", &owner);
+        location.put(&owner, "diary", 1, MB).unwrap();
         let programs = Programs::copy(&["tensorlend-attacker"]);
         let program = programs.path("tensorlend-attacker");
         let mut mallory = Agent::steer(as_user(MALLORY, &program));
@@ -237,6 +237,6 @@ fn a_stranger_is_lent_no_device_memory() {
         let mut accomplice = Agent::steer(Command::new(program));
         accomplice.ok(&format!("join {}", daemon.socket().display()));
         assert_ne!(accomplice.ok("pry uid:0"), "0");
-        assert!(place.get(&owner, "diary").unwrap().is(1));
+        assert!(location.get(&owner, "diary").unwrap().is(1));
     });
 }

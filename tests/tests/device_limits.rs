@@ -3,14 +3,14 @@
 use tensorlend::{Client, DType, TensorSpec};
 use tensorlend_tests::Daemon;
 use tensorlend_tests::eventually;
+use tensorlend_tests::location::{Draft, Lease, Location, pattern, tells};
 use tensorlend_tests::machine::{Machine, config, on_machine};
-use tensorlend_tests::place::{Draft, Lease, Place, pattern, tells};
 
 const MB: u64 = 1 << 20;
 
 /// Publishes until a limit is reached. Returns the number of tensors, and the error.
-fn fill(client: &Client, place: Place, each: u64) -> (u64, tensorlend::Error) {
-    (0..).find_map(|i| place.put(client, &format!("t{i}"), i, each).err().map(|error| (i, error))).unwrap()
+fn fill(client: &Client, location: Location, each: u64) -> (u64, tensorlend::Error) {
+    (0..).find_map(|i| location.put(client, &format!("t{i}"), i, each).err().map(|error| (i, error))).unwrap()
 }
 
 fn limit(machine: &Machine, more: &str, room: u64, setting: &str) {
@@ -18,18 +18,18 @@ fn limit(machine: &Machine, more: &str, room: u64, setting: &str) {
         let config = config(allocator, "idle_bytes_max = 0\n").replace("256MiB", "64MiB");
         let daemon = machine.daemon(&format!("{config}{more}"));
         let client = daemon.client();
-        let place = Place::named("cuda", &client);
-        let (count, error) = fill(&client, place, 4 * MB);
+        let location = Location::named("cuda", &client);
+        let (count, error) = fill(&client, location, 4 * MB);
         assert!(error.is_limit() && error.to_string().contains(setting), "{allocator}: {error}");
         assert_eq!(count, room / (4 * MB), "{allocator}: {error}");
         for value in 0..count {
-            assert!(place.get(&client, &format!("t{value}")).unwrap().is(value));
+            assert!(location.get(&client, &format!("t{value}")).unwrap().is(value));
         }
         // Host memory has its own limit, and deleting makes room.
-        Place::Host.put(&client, "host", 1, 8 * MB).unwrap();
+        Location::Host.put(&client, "host", 1, 8 * MB).unwrap();
         client.delete("t0").unwrap();
-        place.put(&client, "again", 77, 4 * MB).unwrap();
-        let huge = place.create(&client, TensorSpec::new(DType::U8, [1u64 << 45])).map(|_| ()).unwrap_err();
+        location.put(&client, "again", 77, 4 * MB).unwrap();
+        let huge = location.create(&client, TensorSpec::new(DType::U8, [1u64 << 45])).map(|_| ()).unwrap_err();
         println!("{allocator}: {error}\n{allocator}: {huge}");
         assert!(huge.is_limit() || huge.to_string().contains("at most 4 GiB"), "{huge}");
         for info in client.list("*").unwrap() {
@@ -37,7 +37,7 @@ fn limit(machine: &Machine, more: &str, room: u64, setting: &str) {
         }
         drop(client);
         let watcher = daemon.client();
-        eventually("the return of all", || place.lent_bytes(&watcher).unwrap() == 0);
+        eventually("the return of all", || location.lent_bytes(&watcher).unwrap() == 0);
     }
 }
 
@@ -72,12 +72,12 @@ fn a_device_that_others_have_filled_says_so() {
         let text = config("pool", "").replace("256MiB", "64MiB");
         let daemon = machine.daemon_with(&text, &variables);
         let client = daemon.client();
-        let place = Place::named("cuda", &client);
-        let (count, error) = fill(&client, place, 4 * MB);
+        let location = Location::named("cuda", &client);
+        let (count, error) = fill(&client, location, 4 * MB);
         println!("{count}: {error}");
         assert!((1..=8).contains(&count), "{count}: {error}");
         for value in 0..count {
-            assert!(place.get(&client, &format!("t{value}")).unwrap().is(value));
+            assert!(location.get(&client, &format!("t{value}")).unwrap().is(value));
         }
     });
 }
@@ -100,15 +100,15 @@ fn nothing_of_one_namespace_is_seen_in_another() {
             let daemon = machine.daemon(&format!("mode = \"{mode}\"\n{text}{spaces}"));
             for round in 0..3 {
                 let (a, b) = (join(&daemon, "a"), join(&daemon, "b"));
-                let place = Place::named("cuda", &b);
+                let location = Location::named("cuda", &b);
                 for number in 0..4 {
-                    place.put(&a, &format!("secret/{number}"), SECRET, 3 * MB).unwrap();
+                    location.put(&a, &format!("secret/{number}"), SECRET, 3 * MB).unwrap();
                 }
-                assert!(place.get(&b, "secret/0").unwrap_err().is_not_found());
+                assert!(location.get(&b, "secret/0").unwrap_err().is_not_found());
                 assert!(b.list("*").unwrap().is_empty() && !b.exists("secret/1").unwrap());
                 if round == 1 {
                     // Client a occupies the whole device: b gets nothing, and sees nothing of a's.
-                    let (_, error) = fill(&b, place, 3 * MB);
+                    let (_, error) = fill(&b, location, 3 * MB);
                     assert!(error.is_limit(), "{error}");
                 }
                 for number in 0..4 {
@@ -119,7 +119,7 @@ fn nothing_of_one_namespace_is_seen_in_another() {
                 let spec = || TensorSpec::new(DType::U8, &[3 * MB]);
                 let mut drafts: Vec<Draft> = Vec::new();
                 eventually("room for b", || {
-                    while let Ok(draft) = place.create(&b, spec()) {
+                    while let Ok(draft) = location.create(&b, spec()) {
                         drafts.push(draft);
                     }
                     drafts.len() >= 3
@@ -127,7 +127,7 @@ fn nothing_of_one_namespace_is_seen_in_another() {
                 for (number, draft) in drafts.into_iter().enumerate() {
                     // The draft was never written.
                     draft.publish(&format!("fresh/{number}")).unwrap();
-                    let lease: Lease = place.get(&b, &format!("fresh/{number}")).unwrap();
+                    let lease: Lease = location.get(&b, &format!("fresh/{number}")).unwrap();
                     assert!(!tells(&lease.read().unwrap(), SECRET), "{mode}, {allocator}: b reads a's secret");
                     drop(lease);
                 }
@@ -136,7 +136,7 @@ fn nothing_of_one_namespace_is_seen_in_another() {
                 }
                 drop(b);
                 let watcher = daemon.client();
-                eventually("the return of all", || place.lent_bytes(&watcher).unwrap() == 0);
+                eventually("the return of all", || location.lent_bytes(&watcher).unwrap() == 0);
             }
         }
     });

@@ -43,7 +43,7 @@ fn every_block_has_a_test() {
         _ => block.file().is_none() && !is_elsewhere(block),
     };
     let without: Vec<String> =
-        blocks.iter().filter(without).map(|b| format!("{} ({})", b.place(), b.language)).collect();
+        blocks.iter().filter(without).map(|b| format!("{} ({})", b.location(), b.language)).collect();
     assert!(
         without.is_empty(),
         "nothing runs these blocks: name the `file=` that they are and run it in a `sh` block, or add a line to \
@@ -58,7 +58,7 @@ fn every_block_has_a_test() {
             let is_tools =
                 file == "Cargo.toml" && run.contains("cargo ") || file == "CMakeLists.txt" && run.contains("cmake ");
             let stem = Path::new(file).file_stem().expect("a file has a name").to_string_lossy();
-            assert!(is_tools || run.contains(&*stem), "{}: no sh block of the page uses {file}", block.place());
+            assert!(is_tools || run.contains(&*stem), "{}: no sh block of the page uses {file}", block.location());
         }
     }
 }
@@ -111,10 +111,10 @@ fn what_is_not_run_is_understood() {
     for page in manual() {
         for block in page.blocks() {
             if let ("sh", Some(Decision::Understood(why))) = (&*block.language, decision(&block)) {
-                println!("{} is not run: {why}", block.place());
+                println!("{} is not run: {why}", block.location());
                 for words in commands(&block.text).iter().filter(|words| is_ours(words)) {
                     calls += 1;
-                    wrong.extend(misunderstood(words).map(|why| format!("{}: {why}", block.place())));
+                    wrong.extend(misunderstood(words).map(|why| format!("{}: {why}", block.location())));
                 }
             }
         }
@@ -179,13 +179,13 @@ fn work_through(chosen: impl Fn(Needs) -> bool, python: Option<&PathBuf>) {
                     session.write(file, &block.text);
                 } else if is_run(block) {
                     if let Some(missing) = block.needs().find(|name| !session.has(name)) {
-                        skip(&format!("{}: {missing} is missing", block.place()));
+                        skip(&format!("{}: {missing} is missing", block.location()));
                         continue;
                     }
                     if let Some(Decision::After(commands)) = decision(block) {
-                        session.run(&format!("what decisions.rs does before {}", block.place()), commands);
+                        session.run(&format!("what decisions.rs does before {}", block.location()), commands);
                     }
-                    session.run(&block.place(), &block.text);
+                    session.run(&block.location(), &block.text);
                 }
             }
         };
@@ -242,7 +242,7 @@ fn configurations_are_accepted() {
         let done = run(&mut command(&file));
         let said = String::from_utf8_lossy(&done.stderr);
         if !done.status.success() || said.contains("Unknown") {
-            wrong.push(format!("{}: {said}", block.place()));
+            wrong.push(format!("{}: {said}", block.location()));
         }
     };
     for block in blocks().iter().filter(|block| block.file().is_none()) {

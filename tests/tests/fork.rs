@@ -329,7 +329,7 @@ fn a_child_reads_after_its_parent_has_released() {
 
 fn a_child_reads_after_its_parent_was_killed() {
     let (daemon, owner) = owner();
-    let ((reports, report), (wait, go_on)) = (pipe().unwrap(), pipe().unwrap());
+    let ((reports, report), (wait, resume)) = (pipe().unwrap(), pipe().unwrap());
     let parent = Child::fork(|| {
         let reader = daemon.client();
         let lease = reader.get("x").unwrap();
@@ -340,7 +340,7 @@ fn a_child_reads_after_its_parent_was_killed() {
         || false
     });
     parent.wait();
-    let mut child = Child { pid: 0, reports, go_on };
+    let mut child = Child { pid: 0, reports, resume };
     assert_eq!(child.report(), '1');
     eventually("the end of the parent's session", || owner.stat().unwrap().clients == 1);
     // The child's leases count, and the producer has ended.
@@ -349,7 +349,7 @@ fn a_child_reads_after_its_parent_was_killed() {
     owner.delete("x").unwrap();
     write_a_lot(&owner);
     assert!(owner.instruments().leased().unwrap() > 0, "the child reads");
-    child.go_on.write_all(&[0]).unwrap();
+    child.resume.write_all(&[0]).unwrap();
     assert_eq!(child.report(), '+', "what the child reads has changed");
     comes_back(&owner);
 }
@@ -369,7 +369,7 @@ fn a_child_without_a_token_is_refused_its_parents_leases() {
     let lease = daemon.client().get("x").unwrap();
     assert_eq!(lease.bytes().len(), 24);
     // The pipes of the child exist before the limit; the token would need another descriptor.
-    let ((reports, report), (wait, go_on)) = (pipe().unwrap(), pipe().unwrap());
+    let ((reports, report), (wait, resume)) = (pipe().unwrap(), pipe().unwrap());
     let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: reads the limit into a local variable, and sets it from another; open descriptors stay open.
     unsafe {
@@ -385,7 +385,7 @@ fn a_child_without_a_token_is_refused_its_parents_leases() {
     });
     // SAFETY: sets the limit from a local variable.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const before) }, 0);
-    let mut child = Child { pid, reports, go_on };
+    let mut child = Child { pid, reports, resume };
     assert_eq!(child.report(), '1');
     child.finish();
     drop(lease);

@@ -98,12 +98,12 @@ fn a_grandchild_without_a_token() {
     let lease = daemon.client().get("x").unwrap();
     let mut child = Child::fork(|| {
         let own = daemon.client().get("y").unwrap();
-        let ((reports, report), (wait, go_on)) = (pipe().unwrap(), pipe().unwrap());
+        let ((reports, report), (wait, resume)) = (pipe().unwrap(), pipe().unwrap());
         let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: sets the limit from a local variable; open descriptors stay open.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const none) }, 0);
         let pid = forked(report, wait, || || is_refused(&own) && is_refused(&lease));
-        let mut grandchild = Child { pid, reports, go_on };
+        let mut grandchild = Child { pid, reports, resume };
         assert_eq!(grandchild.report(), '1');
         move || {
             grandchild.finish();
@@ -121,7 +121,7 @@ fn a_child_closes_no_descriptor_but_its_own() {
     let lease = daemon.client().get("x").unwrap();
     let mut first = Child::fork(|| || true);
     assert_eq!(first.report(), '1');
-    let ((reports, report), (wait, go_on)) = (pipe().unwrap(), pipe().unwrap());
+    let ((reports, report), (wait, resume)) = (pipe().unwrap(), pipe().unwrap());
     // SAFETY: the thread that forks is the only one of this process that holds a lock.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
@@ -143,7 +143,7 @@ fn a_child_closes_no_descriptor_but_its_own() {
         unsafe { libc::_exit(0) }
     }
     drop(report);
-    let mut child = Child { pid, reports, go_on };
+    let mut child = Child { pid, reports, resume };
     assert_eq!(child.report(), '+', "the child has lost a descriptor");
     child.wait();
     first.finish();
@@ -188,7 +188,7 @@ fn threads_lease_while_others_fork() {
     };
     fill(0);
     let over = AtomicBool::new(false);
-    let go_on = || !over.load(Ordering::Relaxed);
+    let is_running = || !over.load(Ordering::Relaxed);
     let fork = || {
         for _ in 0..40 {
             let lease = reader.get("x").unwrap();
@@ -214,19 +214,19 @@ fn threads_lease_while_others_fork() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut value = 0;
-            while go_on() {
+            while is_running() {
                 value += 1;
                 fill(value);
             }
         });
         scope.spawn(|| {
-            while go_on() {
+            while is_running() {
                 drop(daemon.client().get("x").unwrap());
             }
         });
         for _ in 0..4 {
             scope.spawn(|| {
-                while go_on() {
+                while is_running() {
                     let lease = reader.get("x").unwrap();
                     let words = lease.as_slice::<u64>().unwrap();
                     assert!(words.iter().all(|&word| word == words[0]));

@@ -29,7 +29,7 @@ fn fill(client: &Client, bytes: u64) -> (u64, tensorlend::Error) {
 }
 
 /// Checks that published tensors are whole, and that freed memory can be used again.
-fn goes_on(client: &Client, count: u64, bytes: u64) {
+fn still_works(client: &Client, count: u64, bytes: u64) {
     for number in 0..count {
         let lease = client.get(&format!("t{number}")).unwrap();
         assert!(lease.bytes().iter().all(|byte| *byte == number as u8), "t{number} was harmed");
@@ -88,7 +88,7 @@ fn in_a_memory_cgroup_the_pool_ends_before_the_group_does() {
         let (count, error) = fill(&client, 3 * MB);
         assert!(error.is_limit(), "{error}");
         assert!(count >= 15, "{count} tensors of 3 MiB in {most} bytes");
-        goes_on(&client, count, 3 * MB);
+        still_works(&client, count, 3 * MB);
     }
     {
         // The configured pool exceeds the cgroup's limit. The daemon stays below the limit, beyond which the kernel
@@ -99,7 +99,7 @@ fn in_a_memory_cgroup_the_pool_ends_before_the_group_does() {
         assert!(error.to_string().contains("bytes left"), "{error}");
         assert!(count >= 15, "{count} tensors of 3 MiB in a group of {LIMIT} bytes");
         println!("{count} tensors of 3 MiB, then: {error}");
-        goes_on(&client, count, 3 * MB);
+        still_works(&client, count, 3 * MB);
     }
     eventually("the group's end", || std::fs::remove_dir(&group.path).is_ok());
 }
@@ -171,7 +171,7 @@ fn without_huge_pages_there_are_ordinary_ones() {
     let client = daemon.client();
     let (count, error) = fill(&client, 3 * MB);
     assert!(error.is_limit() && error.to_string().contains("pool.bytes_max"), "{error}");
-    goes_on(&client, count, 3 * MB);
+    still_works(&client, count, 3 * MB);
     match free.map(|text| text.trim() == "0") {
         Ok(false) => skip("that their lack is told: this machine has reserved some"),
         _ => assert!(daemon.log().contains("no reserved huge pages"), "{}", daemon.log()),

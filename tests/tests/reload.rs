@@ -27,7 +27,7 @@ fn a_reload_keeps_clients_and_changes_limits() {
     producer.ok("stream s 8");
     consumer.ok("subscribe s");
     let mut number = 0;
-    let mut goes_on = |producer: &mut Agent, consumer: &mut Agent| {
+    let mut exchange = |producer: &mut Agent, consumer: &mut Agent| {
         producer.ok(&format!("send s {number}"));
         assert_eq!(consumer.ok("receive s"), format!("{number} 0 {number}"));
         number += 1;
@@ -36,13 +36,13 @@ fn a_reload_keeps_clients_and_changes_limits() {
         let sum = producer.ok(&format!("put small 5000 {number}"));
         assert!(consumer.ok("sum small").ends_with(&sum));
     };
-    goes_on(&mut producer, &mut consumer);
+    exchange(&mut producer, &mut consumer);
     let daemon = manager.daemon();
 
     // A limit below the present use: existing memory stays, and new requests are refused.
     manager.configure(SMALL);
     manager.ok(&["reload", SERVICE]);
-    goes_on(&mut producer, &mut consumer);
+    exchange(&mut producer, &mut consumer);
     let said = refusal(&mut producer);
     assert!(said.contains("pool.bytes_max"), "{said}");
     assert!(manager.property(SERVICE, "StatusText").ends_with("pool.bytes_max 40 MiB"));
@@ -53,7 +53,7 @@ fn a_reload_keeps_clients_and_changes_limits() {
     // The daemon names options that need a restart, and applies the others.
     manager.configure(&LARGE.replace("1MiB", "2MiB"));
     manager.ok(&["reload", SERVICE]);
-    goes_on(&mut producer, &mut consumer);
+    exchange(&mut producer, &mut consumer);
     producer.ok("put enough 30000000 1");
     let status = manager.property(SERVICE, "StatusText");
     assert!(status.ends_with("pool.bytes_max 256 MiB; a restart is needed for pool.segment_bytes"), "{status}");
@@ -64,7 +64,7 @@ fn a_reload_keeps_clients_and_changes_limits() {
     manager.configure(&format!("{LARGE}[namespace.lab]\nwriters = [\"root\"]\n"));
     manager.ok(&["reload", SERVICE]);
     assert_eq!(manager.agent().ok(&connect), "lab", "before: {refused}");
-    goes_on(&mut producer, &mut consumer);
+    exchange(&mut producer, &mut consumer);
 
     assert_eq!((manager.daemon(), manager.property(SERVICE, "NRestarts").as_str()), (daemon, "0"));
     assert_eq!(manager.property(SERVICE, "ActiveState"), "active");

@@ -162,7 +162,7 @@ fn clients_publish_and_read_while_the_daemon_is_away_and_killed_again_and_again(
             });
             // Ends both threads if this one panics.
             let _done = Done(done);
-            let go_on = |rounds: u64| {
+            let exchange = |rounds: u64| {
                 let wanted = [written, read].map(|count| count.load(Ordering::Relaxed) + rounds);
                 eventually("both going on", || {
                     assert!(!done.load(Ordering::Relaxed), "one of the two has ended");
@@ -170,11 +170,11 @@ fn clients_publish_and_read_while_the_daemon_is_away_and_killed_again_and_again(
                 });
             };
             for round in 0..8 {
-                go_on(20);
+                exchange(20);
                 std::thread::sleep(Duration::from_millis(7 * round));
                 service.restart();
             }
-            go_on(100);
+            exchange(100);
         });
     }
 }

@@ -36,12 +36,13 @@ const CIRCLES: [(&str, usize); 14] = [
 ];
 
 /// Identifiers that the code no longer has, in place of them a word of the field.
-const BANNED: [(&str, &str); 21] = [
+const BANNED: [(&str, &str); 26] = [
     ("Brief", "HeaderSummary"),
     ("Crowd", "a shared shard"),
     ("Departure", "Draining"),
     ("Doom", "Eviction"),
     ("Doubt", "Revalidation"),
+    ("Given", "what the value is, such as DriverDescriptor"),
     ("Heirloom", "Stored"),
     ("Herald", "Notifier"),
     ("HomeKind", "OwnerKind"),
@@ -58,6 +59,10 @@ const BANNED: [(&str, &str); 21] = [
     ("Rooms", "per-device arenas"),
     ("Section", "an epoch guard"),
     ("Shelf", "released for spill"),
+    ("Wish", "Parameters, Request"),
+    ("bury", "end"),
+    ("go_on", "continue"),
+    ("goes_on", "continues"),
 ];
 
 /// Files of the client library, below `libclient/src`, whose items a program can reach.

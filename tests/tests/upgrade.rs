@@ -32,7 +32,7 @@ struct Clients {
 
 impl Clients {
     fn start(machine: &Machine) -> Self {
-        let mut agents = [Build::Own, Build::Next].map(|build| (build, machine.agent_of(build)));
+        let mut agents = [Build::Current, Build::Next].map(|build| (build, machine.agent_of(build)));
         for (me, (_, agent)) in agents.iter_mut().enumerate() {
             agent.ok(&format!("traffic {me} {}", 1 - me));
         }
@@ -112,13 +112,13 @@ fn upgrades_and_downgrades(mut machine: Machine, count: u64) {
     let mut clients = Clients::start(&machine);
     clients.use_daemon(machine.build);
     for round in 0..count {
-        let build = if machine.build == Build::Own { Build::Next } else { Build::Own };
+        let build = if machine.build == Build::Current { Build::Next } else { Build::Current };
         machine.replace_daemon(build);
         clients.use_daemon(build);
         holder.ok(&format!("put held 100000 {round}"));
         assert_eq!(holder.ok("held held"), held, "a lease keeps its value");
         // New clients of both builds.
-        assert!(machine.agent_of(Build::Own).ok("sum of-the-dead").ends_with(&sum));
+        assert!(machine.agent_of(Build::Current).ok("sum of-the-dead").ends_with(&sum));
         assert!(machine.agent_of(Build::Next).ok("sum of-the-dead").ends_with(&sum));
         if build == Build::Next {
             // The former daemon has appended to the list, and does not know the added word.

@@ -74,7 +74,7 @@ impl Model {
     }
 
     /// Runs the model like [`Model::run`], for a wait that may have to end early. The client calls
-    /// `goes_on` several times a second. If `goes_on` returns false, the client disconnects from
+    /// `continues` several times a second. If `continues` returns false, the client disconnects from
     /// the runner and returns `None`.
     ///
     /// # Errors
@@ -83,17 +83,17 @@ impl Model {
         &mut self,
         mut request: ModelRequest,
         timeout: impl Into<Timeout>,
-        mut goes_on: impl FnMut() -> bool,
+        mut continues: impl FnMut() -> bool,
     ) -> Result<Option<Dataset>> {
         let deadline = Deadline::new(timeout);
         let mut gone = 0;
         loop {
-            if !self.ready(deadline, &mut goes_on)? {
+            if !self.ready(deadline, &mut continues)? {
                 return Ok(None);
             }
             let repeatable = request.is_repeatable();
             let message = request.message(self.client())?;
-            match self.caller.call_while(message, deadline.left(), &mut goes_on) {
+            match self.caller.call_while(message, deadline.left(), &mut continues) {
                 Ok(Some(Value::Dataset(outputs))) => return Ok(Some(outputs)),
                 Ok(None) => return Ok(None),
                 Ok(Some(_)) => {
@@ -123,9 +123,9 @@ impl Model {
         self.models.client()
     }
 
-    /// Connects to a runner. Returns false if `goes_on` ended the wait. Returns an error if no
+    /// Connects to a runner. Returns false if `continues` ended the wait. Returns an error if no
     /// runner can start.
-    fn ready(&mut self, deadline: Deadline, goes_on: &mut dyn FnMut() -> bool) -> Result<bool> {
+    fn ready(&mut self, deadline: Deadline, continues: &mut dyn FnMut() -> bool) -> Result<bool> {
         if self.caller.has_server()? {
             return Ok(true);
         }
@@ -149,7 +149,7 @@ impl Model {
             self.connected = model;
             match self.caller.wait_server(deadline.left_at_most(POLL)) {
                 Err(error) if error.is_timeout() && !deadline.is_over() => {
-                    if !goes_on() {
+                    if !continues() {
                         return Ok(false);
                     }
                 }

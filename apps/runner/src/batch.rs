@@ -1,6 +1,6 @@
 //! Batches: requests that run together.
 
-use crate::engine::{Buffer, Engine, Feed, Output, Own, Signature};
+use crate::engine::{Buffer, Engine, Feed, Output, OwnedBytes, Signature};
 use crate::job::Job;
 use crate::statistics::Recorder;
 use std::sync::Mutex;
@@ -121,7 +121,8 @@ impl Bench<'_> {
         let rows: Vec<u64> = jobs.iter().filter_map(Job::rows).collect();
         let total: u64 = rows.iter().sum();
         let feeds: Vec<Vec<Feed<'_>>> = jobs.iter().map(Job::feeds).collect();
-        let joined: Vec<(DType, Vec<u64>, Own)> = (0..feeds[0].len()).map(|input| join(&feeds, input, total)).collect();
+        let joined: Vec<(DType, Vec<u64>, OwnedBytes)> =
+            (0..feeds[0].len()).map(|input| join(&feeds, input, total)).collect();
         let inputs: Vec<Feed<'_>> =
             joined.iter().map(|(dtype, shape, data)| Feed { dtype: *dtype, shape, bytes: data.bytes() }).collect();
         let mut wanted: Vec<usize> = jobs.iter().flat_map(Job::wanted).collect();
@@ -129,7 +130,7 @@ impl Bench<'_> {
         wanted.dedup();
         let mut make = |dtype: DType, shape: &[u64]| {
             let bytes = shape.iter().product::<u64>() * dtype.item_bytes() as u64;
-            Ok(Buffer::Own(Own::new(bytes as usize)))
+            Ok(Buffer::Owned(OwnedBytes::new(bytes as usize)))
         };
         let start = Instant::now();
         let mut outputs = engine.run(&inputs, &wanted, &mut make)?;
@@ -152,11 +153,11 @@ impl Bench<'_> {
     }
 }
 
-fn join(feeds: &[Vec<Feed<'_>>], input: usize, total: u64) -> (DType, Vec<u64>, Own) {
+fn join(feeds: &[Vec<Feed<'_>>], input: usize, total: u64) -> (DType, Vec<u64>, OwnedBytes) {
     let first = feeds[0][input];
     let mut shape = first.shape.to_vec();
     shape[0] = total;
-    let mut data = Own::new(feeds.iter().map(|job| job[input].bytes.len()).sum());
+    let mut data = OwnedBytes::new(feeds.iter().map(|job| job[input].bytes.len()).sum());
     let mut at = 0;
     for job in feeds {
         let bytes = job[input].bytes;

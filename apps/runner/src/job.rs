@@ -1,6 +1,6 @@
 //! One request: its inputs, its outputs, and its response.
 
-use crate::engine::{Buffer, Feed, Output, Own, Signature};
+use crate::engine::{Buffer, Feed, Output, OwnedBytes, Signature};
 use crate::prepare;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ enum Source {
     /// The elements are in place in a value that a client published under a name.
     Leased(Lease),
     /// The elements are in a copy that this process has prepared or reordered.
-    Made { dtype: DType, shape: Vec<u64>, data: Own },
+    Made { dtype: DType, shape: Vec<u64>, data: OwnedBytes },
 }
 
 /// A requested output: its number in the signature, and its destination.
@@ -128,7 +128,7 @@ impl Job {
             for (wanted, output) in wanted.into_iter().zip(outputs) {
                 let draft = match output.buffer {
                     Buffer::Lent(draft) => draft,
-                    Buffer::Own(own) => {
+                    Buffer::Owned(own) => {
                         let mut draft = client.create(output.dtype, &output.shape)?;
                         draft.copy_from(own.bytes())?;
                         draft
@@ -239,7 +239,7 @@ fn made(tensor: &Tensor, steps: &[Step]) -> Result<Option<Source>, String> {
                 tensor.nbytes()
             ));
         }
-        let mut data = Own::new(tensor.nbytes());
+        let mut data = OwnedBytes::new(tensor.nbytes());
         tensor.copy_to(data.bytes_mut()).map_err(|error| error.to_string())?;
         Some(data)
     };

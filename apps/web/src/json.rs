@@ -15,8 +15,8 @@ pub fn status(snapshot: &Snapshot, previews: bool) -> Value {
     let namespaces: Vec<Value> = snapshot.namespaces.iter().map(|ns| namespace(ns)).collect();
     json!({
         "version": tensorlend::build(),
-        "host": snapshot.place.host,
-        "socket": snapshot.place.socket,
+        "host": snapshot.address.host,
+        "socket": snapshot.address.socket,
         "look": snapshot.number,
         "at_ms": snapshot.at_ms,
         "previews": previews,

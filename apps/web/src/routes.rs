@@ -112,7 +112,7 @@ impl Site {
 
     /// Streams one update per sample.
     fn live(&self, method: &Method) -> Answer {
-        let Ok(place) = self.viewers.clone().try_acquire_owned() else {
+        let Ok(permit) = self.viewers.clone().try_acquire_owned() else {
             return problem(StatusCode::SERVICE_UNAVAILABLE, "16 viewers are here already");
         };
         let (viewer, pieces) = mpsc::channel(1);
@@ -120,7 +120,7 @@ impl Site {
             let (snapshots, previews) = (self.snapshots.clone(), self.previews);
             tokio::spawn(async move {
                 live::follow(snapshots, viewer, previews).await;
-                drop(place);
+                drop(permit);
             });
         }
         typed(Response::new(Reply::Pieces(pieces)), "text/event-stream")

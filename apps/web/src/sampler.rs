@@ -5,7 +5,7 @@ use crate::history::{History, Point};
 use crate::process::Process;
 use crate::pulse::Pulse;
 use crate::services::Services;
-use crate::view::{Last, Namespace, Place, Snapshot, now_ms};
+use crate::view::{DaemonAddress, Last, Namespace, Snapshot, now_ms};
 use crate::{Connect, Later, Source};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -43,7 +43,7 @@ pub struct Sampler {
     log: Log,
     number: u64,
     interval: Duration,
-    place: Arc<Place>,
+    address: Arc<DaemonAddress>,
 }
 
 impl Sampler {
@@ -59,9 +59,9 @@ impl Sampler {
         // all of them.
         let pulse = watched.first().map(|first| Arc::new(Pulse::new(first.sampler.asker())));
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let place = Arc::new(Place { host, socket });
+        let address = Arc::new(DaemonAddress { host, socket });
         let discover_after = Instant::now();
-        Ok(Self { watched, later, discover_after, pulse, log: Log::default(), number: 0, interval, place })
+        Ok(Self { watched, later, discover_after, pulse, log: Log::default(), number: 0, interval, address })
     }
 
     /// Returns the name of each joined namespace, with the function that joins it.
@@ -85,7 +85,7 @@ impl Sampler {
             at_ms,
             namespaces: self.watched.iter().map(|watched| watched.last.clone()).collect(),
             process: stat.as_ref().map_or_else(Process::default, |stat| Process::of(stat.pid)),
-            place: self.place.clone(),
+            address: self.address.clone(),
             stat,
             answered_ms,
             interval: self.interval,

@@ -120,7 +120,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 async fn accept_tcp(listener: tokio::net::TcpListener, door: Door, site: Arc<Site>, limit: Arc<Semaphore>) {
     loop {
-        let Ok(place) = limit.clone().acquire_owned().await else { return };
+        let Ok(permit) = limit.clone().acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
                 let _ = stream.set_nodelay(true);
@@ -128,7 +128,7 @@ async fn accept_tcp(listener: tokio::net::TcpListener, door: Door, site: Arc<Sit
                 let site = site.clone();
                 tokio::spawn(async move {
                     serve(TokioIo::new(stream), door, site).await;
-                    drop(place);
+                    drop(permit);
                 });
             }
             Err(_) => tokio::time::sleep(PAUSE).await,
@@ -138,13 +138,13 @@ async fn accept_tcp(listener: tokio::net::TcpListener, door: Door, site: Arc<Sit
 
 async fn accept_unix(listener: tokio::net::UnixListener, site: Arc<Site>, limit: Arc<Semaphore>) {
     loop {
-        let Ok(place) = limit.clone().acquire_owned().await else { return };
+        let Ok(permit) = limit.clone().acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
                 let site = site.clone();
                 tokio::spawn(async move {
                     serve(TokioIo::new(stream), Door::Unix, site).await;
-                    drop(place);
+                    drop(permit);
                 });
             }
             Err(_) => tokio::time::sleep(PAUSE).await,

@@ -27,7 +27,7 @@ pub struct Snapshot {
     pub answered_ms: u64,
     pub process: Process,
     /// This machine's name, and the daemon's socket.
-    pub place: Arc<Place>,
+    pub address: Arc<DaemonAddress>,
     /// Time between two samples.
     pub interval: Duration,
     /// The event log, the latest event last.
@@ -38,7 +38,7 @@ pub struct Snapshot {
 
 /// The daemon that the server shows. Users with several pages distinguish the pages by the daemon.
 #[derive(Debug, Default)]
-pub struct Place {
+pub struct DaemonAddress {
     /// The machine's name.
     pub host: String,
     pub socket: String,

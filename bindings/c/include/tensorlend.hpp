@@ -195,12 +195,12 @@ public:
 
 /// Calls a function of tensorlend.h and returns its result, the last argument: `made<Listing>(tensorlend_list_names,
 /// client.get(), "*")`.
-template <typename T, typename Call, typename... Given> T made(Call call, Given... given) {
+template <typename T, typename Call, typename... Arguments> T made(Call call, Arguments... arguments) {
     T result{};
     if constexpr (std::is_trivially_copyable_v<T>)
-        check(call(given..., &result));
+        check(call(arguments..., &result));
     else
-        check(call(given..., result.out()));
+        check(call(arguments..., result.out()));
     return result;
 }
 
@@ -820,10 +820,10 @@ struct Options : Handle<tensorlend_options, tensorlend_options_free> {
 
 private:
     static uint64_t finite(Timeout time) { return time.count() < 0 ? uint64_t(INT64_MAX) : static_cast<uint64_t>(time.count()); }
-    template <typename Call, typename... Given> Options &with(Call call, Given... given) {
+    template <typename Call, typename... Arguments> Options &with(Call call, Arguments... arguments) {
         if (!*this)
             check(tensorlend_options_new(out()));
-        return check(call(get(), given...)), *this;
+        return check(call(get(), arguments...)), *this;
     }
 };
 

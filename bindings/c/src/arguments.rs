@@ -20,7 +20,7 @@ use tensorlend_layout::tensor::NDIM_MAX;
 macro_rules! convert {
     ($argument:ident: $kind:ident $(($($more:ident),+))?) => {
         // SAFETY: all names are those of parameters of the exported function, whose caller keeps the contract in `lib.rs`.
-        // That contract is what the functions of this module require; the comments of `owned` and `all_given` state more.
+        // That contract is what the functions of this module require; the comments of `owned` and `all_consumed` state more.
         unsafe { $crate::arguments::$kind($argument, $($($more,)+)? stringify!($argument)) }
     };
 }
@@ -91,21 +91,21 @@ pub unsafe fn owned<T>(handle: *mut T, what: &str) -> Result<Box<T>> {
 }
 
 /// Returns a variable with a handle that the call may take over.
-pub unsafe fn given<T>(variable: *mut *mut T, what: &'static str) -> Result<Given<T>> {
-    Ok(Given(variable, what))
+pub unsafe fn consumed<T>(variable: *mut *mut T, what: &'static str) -> Result<Consumed<T>> {
+    Ok(Consumed(variable, what))
 }
 
 /// Returns the variables of an array, whose handles the call may take over. The caller checks that they are different handles.
-pub unsafe fn all_given<T>(first: *mut *mut T, count: u64, what: &str) -> Result<Vec<Given<T>>> {
+pub unsafe fn all_consumed<T>(first: *mut *mut T, count: u64, what: &str) -> Result<Vec<Consumed<T>>> {
     // SAFETY: by the rule on lengths, the pointer points to `count` variables.
     let variables = unsafe { values(first.cast_const(), count, what) }?;
-    Ok((0..variables.len()).map(|at| Given(first.wrapping_add(at), "item")).collect())
+    Ok((0..variables.len()).map(|at| Consumed(first.wrapping_add(at), "item")).collect())
 }
 
 /// A variable of the caller, whose handle the call may take over. The variable lives until the call ends.
-pub struct Given<T>(*mut *mut T, &'static str);
+pub struct Consumed<T>(*mut *mut T, &'static str);
 
-impl<T> Given<T> {
+impl<T> Consumed<T> {
     /// Returns the handle, which the caller still owns.
     pub fn get(&self) -> Result<&T> {
         let Self(variable, what) = *self;

@@ -64,7 +64,7 @@ pub unsafe extern "C" fn tensorlend_caller_call(
     timeout_ns: i64,
     response: *mut *mut tensorlend_lease,
 ) -> tensorlend_status {
-    call!(|response: out, caller: handle_mut, request: given| {
+    call!(|response: out, caller: handle_mut, request: consumed| {
         let caller = caller.opened()?;
         response.lend(caller.call(request.draft()?, timeout(timeout_ns))?);
     })
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn tensorlend_caller_send(
     timeout_ns: i64,
     number: *mut u64,
 ) -> tensorlend_status {
-    call!(|caller: handle_mut, request: given, number: optional_variable| {
+    call!(|caller: handle_mut, request: consumed, number: optional_variable| {
         let caller = caller.opened()?;
         number.fill(caller.send(request.draft()?, timeout(timeout_ns))?);
     })

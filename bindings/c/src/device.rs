@@ -93,7 +93,7 @@ pub unsafe extern "C" fn tensorlend_devices_free(devices: *mut tensorlend_device
 }
 
 /// Returns the device with this name or UUID.
-fn place(name: &str) -> Result<On> {
+fn parse_device(name: &str) -> Result<On> {
     let found = match name.strip_prefix("cuda:") {
         Some(number) => number.parse().ok().map(|number| On::from(Device::cuda(number))),
         None => name.parse::<Uuid>().ok().map(On::from),
@@ -156,7 +156,7 @@ pub unsafe extern "C" fn tensorlend_create_on(
     draft: *mut *mut tensorlend_draft,
 ) -> tensorlend_status {
     call!(|draft: out, client: handle, device: text| {
-        let on = place(device)?;
+        let on = parse_device(device)?;
         let spec = convert!(shape: shape(dtype, ndim))?;
         draft.fill(tensorlend_draft::of(ValueDraft::Device(client.client.create_spec_on(on, spec)?)));
     })
@@ -176,7 +176,7 @@ pub unsafe extern "C" fn tensorlend_create_on_stream(
     draft: *mut *mut tensorlend_draft,
 ) -> tensorlend_status {
     call!(|draft: out, client: handle, device: text| {
-        let on = place(device)?;
+        let on = parse_device(device)?;
         let spec = convert!(shape: shape(dtype, ndim))?;
         let stream = convert!(stream: stream)?;
         let made = client.client.create_on_stream(on, &stream, spec.dtype, &spec.shape)?;
@@ -199,7 +199,7 @@ pub unsafe extern "C" fn tensorlend_put_on(
     version: *mut tensorlend_version,
 ) -> tensorlend_status {
     call!(|client: handle, name: text, device: text, version: optional_variable| {
-        let on = place(device)?;
+        let on = parse_device(device)?;
         check_name(name)?;
         let (spec, data) = convert!(data: elements(dtype, ndim, shape))?;
         let mut draft = client.client.create_spec_on(on, spec)?;
@@ -285,7 +285,7 @@ pub unsafe extern "C" fn tensorlend_publish_early(
     stream: *mut c_void,
     version: *mut tensorlend_version,
 ) -> tensorlend_status {
-    call!(|name: text, draft: given, stream: stream, version: optional_variable| {
+    call!(|name: text, draft: consumed, stream: stream, version: optional_variable| {
         check_name(name)?;
         draft.check()?.on_device(|_| Ok(()))?;
         let ValueDraft::Device(taken) = draft.draft()? else { return Ok(()) };
@@ -390,7 +390,7 @@ pub unsafe extern "C" fn tensorlend_device_memory(
     segment_bytes: *mut u64,
 ) -> tensorlend_status {
     call!(|client: handle, device: text, slot_bytes: optional_variable, segment_bytes: optional_variable| {
-        let memory = client.client.device_memory(place(device)?)?;
+        let memory = client.client.device_memory(parse_device(device)?)?;
         slot_bytes.fill(memory.slot_bytes);
         segment_bytes.fill(memory.segment_bytes);
     })

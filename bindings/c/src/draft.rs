@@ -1,6 +1,6 @@
 //! Drafts: tensors and datasets that a program writes.
 
-use super::arguments::{Given, call, convert, free, look};
+use super::arguments::{Consumed, call, convert, free, look};
 use super::client::tensorlend_client;
 use super::dtype::tensorlend_dtype;
 use super::process::Process;
@@ -69,7 +69,7 @@ fn unknown() -> Error {
     Error::Argument("the draft is of a kind that this version does not know".into())
 }
 
-impl Given<tensorlend_draft> {
+impl Consumed<tensorlend_draft> {
     /// Returns the draft, if the call can take it over. No `DLPack` tensor of the draft may be in use.
     pub(super) fn check(&self) -> Result<&tensorlend_draft> {
         let draft = self.get()?;
@@ -152,7 +152,7 @@ pub unsafe extern "C" fn tensorlend_dataset_add(
     name: *const c_char,
     member: *mut *mut tensorlend_draft,
 ) -> tensorlend_status {
-    call!(|dataset: handle, name: text, member: given| {
+    call!(|dataset: handle, name: text, member: consumed| {
         if std::ptr::eq(member.get()?, dataset) {
             return Err(
                 Error::Argument("a dataset cannot be a member of itself: add the draft of a tensor".into()).into()
@@ -284,7 +284,7 @@ pub unsafe extern "C" fn tensorlend_publish_for(
     flags: u32,
     version: *mut tensorlend_version,
 ) -> tensorlend_status {
-    call!(|name: text, draft: given, version: optional_variable| {
+    call!(|name: text, draft: consumed, version: optional_variable| {
         check_name(name)?;
         let lifetime = lifetime(ttl_ns, flags)?;
         let draft = draft.draft()?;

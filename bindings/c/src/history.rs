@@ -38,7 +38,7 @@ pub unsafe extern "C" fn tensorlend_history_publish(
     draft: *mut *mut tensorlend_draft,
     version: *mut tensorlend_version,
 ) -> tensorlend_status {
-    call!(|history: handle, draft: given, version: optional_variable| {
+    call!(|history: handle, draft: consumed, version: optional_variable| {
         version.fill(history.history.publish(draft.draft()?)?);
     })
 }

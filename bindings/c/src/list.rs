@@ -29,7 +29,7 @@ pub unsafe extern "C" fn tensorlend_list_append(
     item: *mut *mut tensorlend_draft,
     number: *mut u64,
 ) -> tensorlend_status {
-    call!(|client: handle, list: text, item: given, number: optional_variable| {
+    call!(|client: handle, list: text, item: consumed, number: optional_variable| {
         number.fill(client.client.append(list, item.draft()?)?);
     })
 }

@@ -133,7 +133,7 @@ pub unsafe extern "C" fn tensorlend_model_request_input(
     input: *const c_char,
     tensor: *mut *mut tensorlend_draft,
 ) -> tensorlend_status {
-    call!(|request: handle_mut, input: text, tensor: given| {
+    call!(|request: handle_mut, input: text, tensor: consumed| {
         tensor.check()?.change(|draft| match draft {
             ValueDraft::Tensor(_) => Ok(()),
             _ => Err(Error::Argument(format!("input {input:?}: give a tensor in host memory"))),
@@ -213,7 +213,7 @@ pub unsafe extern "C" fn tensorlend_model_run(
     timeout_ns: i64,
     response: *mut *mut tensorlend_lease,
 ) -> tensorlend_status {
-    call!(|response: out, model: handle_mut, request: given| {
+    call!(|response: out, model: handle_mut, request: consumed| {
         model.process.check()?;
         response.lend(Value::Dataset(model.model.run(request.take()?.request, timeout(timeout_ns))?));
     })

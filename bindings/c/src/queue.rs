@@ -1,6 +1,6 @@
 //! Queues, in which each item goes to one of several consumers.
 
-use super::arguments::{Given, c_text, call, convert, free, look, timeout};
+use super::arguments::{Consumed, c_text, call, convert, free, look, timeout};
 use super::client::tensorlend_client;
 use super::draft::tensorlend_draft;
 use super::lease::tensorlend_lease;
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn tensorlend_queue_put(
     timeout_ns: i64,
     number: *mut u64,
 ) -> tensorlend_status {
-    call!(|queue: handle, item: given, number: optional_variable| {
+    call!(|queue: handle, item: consumed, number: optional_variable| {
         number.fill(queue.queue.put(item.draft()?, timeout(timeout_ns))?);
     })
 }
@@ -99,12 +99,12 @@ pub unsafe extern "C" fn tensorlend_queue_put_many(
     timeout_ns: i64,
     number: *mut u64,
 ) -> tensorlend_status {
-    call!(|queue: handle, items: all_given(count), number: optional_variable| {
+    call!(|queue: handle, items: all_consumed(count), number: optional_variable| {
         let drafts: BTreeSet<_> = items.iter().map(|item| item.check().map(from_ref)).collect::<Result<_>>()?;
         if drafts.len() < items.len() {
             return Err(Error::Argument("two of the items are the same draft: give each draft once".into()).into());
         }
-        let drafts = items.into_iter().map(Given::draft).collect::<Result<Vec<_>>>()?;
+        let drafts = items.into_iter().map(Consumed::draft).collect::<Result<Vec<_>>>()?;
         number.fill(queue.queue.put_many(drafts, timeout(timeout_ns))?.start);
     })
 }
@@ -139,7 +139,7 @@ pub unsafe extern "C" fn tensorlend_queue_next(
     item: *mut *mut tensorlend_queue_item,
 ) -> tensorlend_status {
     call!(|queue: handle| {
-        let done = convert!(item: given)?.take_any()?.map(|item| item.claim);
+        let done = convert!(item: consumed)?.take_any()?.map(|item| item.claim);
         let out = convert!(item: out)?;
         let next = queue.queue.feed(1).next(done, Deadline::new(timeout(timeout_ns)))?;
         out.fill(tensorlend_queue_item::of(next));
@@ -201,14 +201,14 @@ pub unsafe extern "C" fn tensorlend_queue_item_done(
     item: *mut *mut tensorlend_queue_item,
     existed: *mut bool,
 ) -> tensorlend_status {
-    call!(|item: given, existed: optional_variable| existed.fill(item.take()?.claim.done()?))
+    call!(|item: consumed, existed: optional_variable| existed.fill(item.take()?.claim.done()?))
 }
 
 /// Gives an item back. The next consumer that asks for an item gets this one. Takes `*item` over.
 /// Errors are those of `tensorlend_queue_item_done`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_queue_item_give_back(item: *mut *mut tensorlend_queue_item) -> tensorlend_status {
-    call!(|item: given| item.take()?.claim.give_back()?)
+    call!(|item: consumed| item.take()?.claim.give_back()?)
 }
 
 /// Gives an item back that was neither confirmed nor given back, and frees the handle. NULL does

@@ -42,7 +42,7 @@ pub unsafe extern "C" fn tensorlend_publish_remote(
     draft: *mut *mut tensorlend_draft,
     name: *const c_char,
 ) -> tensorlend_status {
-    call!(|client: handle, name: text, draft: given| {
+    call!(|client: handle, name: text, draft: consumed| {
         check_name(name)?;
         client.client.remote().put_draft(name, draft.draft()?)?;
     })

@@ -154,7 +154,7 @@ pub unsafe extern "C" fn tensorlend_request_respond(
     request: *mut *mut tensorlend_request,
     response: *mut *mut tensorlend_draft,
 ) -> tensorlend_status {
-    call!(|request: given, response: given| {
+    call!(|request: consumed, response: consumed| {
         request.get()?.process.check()?;
         response.check()?;
         let reply = request.take()?.reply;
@@ -169,7 +169,7 @@ pub unsafe extern "C" fn tensorlend_request_fail(
     request: *mut *mut tensorlend_request,
     why: *const c_char,
 ) -> tensorlend_status {
-    call!(|why: text, request: given| {
+    call!(|why: text, request: consumed| {
         request.get()?.process.check()?;
         request.take()?.reply.fail(why)?;
     })

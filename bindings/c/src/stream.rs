@@ -78,7 +78,7 @@ pub unsafe extern "C" fn tensorlend_stream_send(
     timeout_ns: i64,
     number: *mut u64,
 ) -> tensorlend_status {
-    call!(|stream: handle, message: given, number: optional_variable| {
+    call!(|stream: handle, message: consumed, number: optional_variable| {
         let message = message.draft()?;
         number.fill(match timeout(timeout_ns) {
             None => stream.stream.send(message),
@@ -98,7 +98,7 @@ pub unsafe extern "C" fn tensorlend_stream_try_send(
     call!(|stream: handle, number: optional_variable| {
         let stream = &stream.stream;
         let full = || Error::StreamFull(stream.name().to_owned());
-        let draft = convert!(message: given)?;
+        let draft = convert!(message: consumed)?;
         draft.check()?;
         // Check for room first, so that the draft is not taken over if the stream is full.
         stream.wait_room(Duration::ZERO).map_err(|error| if error.is_timeout() { full() } else { error })?;

@@ -1,7 +1,7 @@
 //! Parsing of arguments for which the errors of pyo3 name neither the requirement nor the remedy.
 
+use crate::display::{self, type_name};
 use crate::errors::argument;
-use crate::shown::{self, type_name};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
@@ -54,7 +54,7 @@ pub fn mapping<'a, 'py>(given: &'a Bound<'py, PyAny>) -> PyResult<&'a Bound<'py,
 pub fn elements(bytes: &[i64], dtype: DType) -> PyResult<Vec<i64>> {
     let item = dtype.item_bytes() as i64;
     if bytes.iter().any(|stride| stride % item != 0) {
-        let (bytes, name) = (shown::tuple(bytes), dtype.numpy_name());
+        let (bytes, name) = (display::tuple(bytes), dtype.numpy_name());
         return Err(argument(format!(
             "strides of {bytes} bytes: each must be a multiple of the {item} bytes of an element of {name}, as numpy's strides are"
         )));
@@ -68,7 +68,7 @@ pub fn sizes(shape: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
     let sizes = shape.extract::<i64>().map(|one| vec![one]).or_else(|_| several()).map_err(|_| {
         PyTypeError::new_err(format!(
             "a shape must be an int or a sequence of ints below 2**63, not {}",
-            shown::short(shape)
+            display::short(shape)
         ))
     })?;
     sizes

@@ -6,7 +6,7 @@ use crate::errors::{self, ResultExt, argument, raise};
 use crate::lease::Lease;
 use crate::strided::{Order, gather, order, row_major};
 use crate::view::View;
-use crate::{dtype, export, shown};
+use crate::{display, dtype, export};
 use dlpark::python::{ImportedDlpack, from_dlpack};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -41,9 +41,9 @@ fn as_numpy(error: Error, dtype: DType, shape: &[impl Display], strides: Option<
     let Error::Tensor { cause, .. } = error else { return error };
     let item = dtype.item_bytes() as i64;
     let strides = strides.map_or_else(String::new, |strides| {
-        format!(" with strides of {} bytes", shown::tuple(strides.iter().map(|stride| stride.saturating_mul(item))))
+        format!(" with strides of {} bytes", display::tuple(strides.iter().map(|stride| stride.saturating_mul(item))))
     });
-    Error::Tensor { what: format!("tensor of {} {}{strides}", dtype.numpy_name(), shown::tuple(shape)), cause }
+    Error::Tensor { what: format!("tensor of {} {}{strides}", dtype.numpy_name(), display::tuple(shape)), cause }
 }
 
 /// A caller's array, and the object that keeps it alive.
@@ -406,7 +406,7 @@ impl Out {
         }
         let own: Vec<usize> = self.buffer.numbers(self.buffer.0.shape).iter().map(|&size| size as usize).collect();
         if self.dtype.is_some() && own != shape {
-            let (found, own) = (shown::tuple(shape), shown::tuple(&own));
+            let (found, own) = (display::tuple(shape), display::tuple(&own));
             return Err(argument(format!(
                 "{name:?} has the shape {found}, and `out` has {own}: pass out.reshape({found})"
             )));

@@ -1,12 +1,12 @@
 //! An iterator over the values of many names. The iterator leases some values ahead.
 
 use crate::context::context_manager;
+use crate::display::type_name;
 use crate::end::ours;
 use crate::errors::{ResultExt, argument, not_leased};
 use crate::lease::Origin;
 use crate::library::Form;
 use crate::options::Options;
-use crate::shown::type_name;
 use pyo3::exceptions::{PyException, PyTypeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -219,7 +219,7 @@ impl Batches {
 
     #[classmethod]
     fn __class_getitem__<'py>(class: &Bound<'py, PyType>, item: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        crate::shown::generic(class, item)
+        crate::display::generic(class, item)
     }
 
     fn __repr__(&self) -> String {

@@ -9,7 +9,7 @@ use crate::mailbox::{Mail, Mailboxes};
 use crate::options::Options;
 use crate::target::{self, Device};
 use crate::wait::{Awaited, closed};
-use crate::{event_loop, listing, metadata, shown, wait};
+use crate::{display, event_loop, listing, metadata, wait};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -401,14 +401,14 @@ impl Client {
 
     /// Returns an HTML table, which notebooks show.
     fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        shown::html(slf.as_any(), "client")
+        display::html(slf.as_any(), "client")
     }
 
     fn __repr__(&self) -> String {
         match &lock(&self.session).client {
             Some(client) => {
-                let memory = shown::count(client.memory().slot_bytes, "byte");
-                format!("<Client of namespace {}, {memory} in use>", shown::quoted(client.namespace()))
+                let memory = display::count(client.memory().slot_bytes, "byte");
+                format!("<Client of namespace {}, {memory} in use>", display::quoted(client.namespace()))
             }
             None => "<Client, closed>".into(),
         }

@@ -7,7 +7,7 @@ use crate::errors::{closed, named, raise};
 use crate::lease::{Lease, Mode, Origin};
 use crate::version::Version;
 use crate::view::{View, is_in_host_memory};
-use crate::{metadata, shown, torch};
+use crate::{display, metadata, torch};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyIterator, PyList, PyTuple};
 use std::path::PathBuf;
@@ -259,7 +259,7 @@ impl Dataset {
             && is_in_host_memory(&value)
             && torch::is_direct(py)?
         {
-            return torch::shown(py, &value, &self.origin.name);
+            return torch::tensor_or_tuple(py, &value, &self.origin.name);
         }
         let tensor = |(_, lease): (String, AnyLease)| match lease {
             AnyLease::Host(lease) => Lease::torch(&Bound::new(py, lease)?),
@@ -327,21 +327,21 @@ impl Dataset {
 
     /// Returns an HTML table, which notebooks show.
     fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        shown::html(slf.as_any(), "dataset")
+        display::html(slf.as_any(), "dataset")
     }
 
     fn __repr__(&self) -> String {
-        let name = shown::quoted(&self.origin.name);
+        let name = display::quoted(&self.origin.name);
         match self.held() {
             Ok(held) => {
                 let one = |(name, tensor): (&str, Member<'_>)| {
                     let on = tensor.uuid().map(|uuid| format!(" on {uuid}")).unwrap_or_default();
-                    let (dtype, shape) = (tensor.dtype().numpy_name(), shown::tuple(tensor.shape()));
-                    format!("{} {dtype} {shape}{on}", shown::quoted(name))
+                    let (dtype, shape) = (tensor.dtype().numpy_name(), display::tuple(tensor.shape()));
+                    format!("{} {dtype} {shape}{on}", display::quoted(name))
                 };
                 let members: Vec<String> = held.whole().members().map(one).collect();
                 let bytes = held.whole().members().map(|(_, tensor)| tensor.nbytes() as u64);
-                format!("<Dataset {name}: {}; {}>", members.join(", "), shown::count(bytes.sum::<u64>(), "byte"))
+                format!("<Dataset {name}: {}; {}>", members.join(", "), display::count(bytes.sum::<u64>(), "byte"))
             }
             Err(_) => format!("<Dataset {name}, released>"),
         }

@@ -3,10 +3,10 @@
 use crate::broker::Broker;
 use crate::client::Client;
 use crate::context::context_manager;
+use crate::display;
 use crate::errors::{argument, named};
 use crate::options::Options;
 use crate::programs::name_daemon;
-use crate::shown;
 use pyo3::prelude::*;
 use std::path::PathBuf;
 
@@ -123,6 +123,6 @@ impl Embedded {
 
     fn __repr__(&self) -> String {
         let state = if self.broker.is_running() { "running" } else { "closed" };
-        format!("<Embedded at {}, {state}>", shown::quoted(&self.socket.to_string_lossy()))
+        format!("<Embedded at {}, {state}>", display::quoted(&self.socket.to_string_lossy()))
     }
 }

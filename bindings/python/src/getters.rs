@@ -75,12 +75,12 @@ macro_rules! tensor_getters {
                 class: &pyo3::Bound<'py, pyo3::types::PyType>,
                 item: &pyo3::Bound<'py, pyo3::PyAny>,
             ) -> pyo3::PyResult<pyo3::Bound<'py, pyo3::PyAny>> {
-                $crate::shown::generic(class, item)
+                $crate::display::generic(class, item)
             }
 
             /// Returns an HTML table, which notebooks show.
             fn _repr_html_<'py>(slf: &pyo3::Bound<'py, Self>) -> pyo3::PyResult<pyo3::Bound<'py, pyo3::PyAny>> {
-                $crate::shown::html(slf.as_any(), "tensor")
+                $crate::display::html(slf.as_any(), "tensor")
             }
         }
     };
@@ -192,7 +192,7 @@ macro_rules! draft_methods {
             }
 
             fn __repr__(&self) -> String {
-                let (class, name) = (stringify!($class), self.name.as_deref().map($crate::shown::quoted));
+                let (class, name) = (stringify!($class), self.name.as_deref().map($crate::display::quoted));
                 let name = name.map(|name| format!(" {name}")).unwrap_or_default();
                 match self.view() {
                     Ok(view) => format!("<{class}{name} {}, open>", view.text()),
@@ -266,7 +266,7 @@ macro_rules! lease_methods {
             }
 
             fn __repr__(&self) -> String {
-                let (class, name) = (stringify!($class), $crate::shown::quoted(self.name()));
+                let (class, name) = (stringify!($class), $crate::display::quoted(self.name()));
                 match self.view() {
                     Ok(view) => {
                         let mode = if view.writable { "copy-on-write" } else { "read-only" };

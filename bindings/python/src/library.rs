@@ -63,7 +63,7 @@ impl Form {
         // If the caller gets arrays only, create no lease objects.
         let is_plain = self.mode == Mode::Read && is_in_host_memory(&value);
         if library == Library::Torch && is_plain && torch::is_direct(py)? {
-            return torch::shown(py, &Arc::new(value), name).map(Bound::unbind);
+            return torch::tensor_or_tuple(py, &Arc::new(value), name).map(Bound::unbind);
         }
         show(py, client, value, self.mode, origin())?.call_method0(py, library.method())
     }

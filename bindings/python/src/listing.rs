@@ -1,8 +1,8 @@
 //! Descriptions of names, and the daemon's metrics.
 
+use crate::display;
 use crate::dtype;
 use crate::errors::ResultExt;
-use crate::shown;
 use crate::version::Version;
 use pyo3::exceptions::PyRuntimeWarning;
 use pyo3::prelude::*;
@@ -133,10 +133,10 @@ impl Info {
     }
 
     fn __repr__(&self) -> String {
-        let (name, bytes) = (shown::quoted(&self.0.name), shown::count(self.0.nbytes, "byte"));
+        let (name, bytes) = (display::quoted(&self.0.name), display::count(self.0.nbytes, "byte"));
         match &self.0.kind {
             InfoKind::Tensor(tensor) => {
-                format!("<Info {name}: {} {}, {bytes}>", tensor.dtype.numpy_name(), shown::tuple(&tensor.shape))
+                format!("<Info {name}: {} {}, {bytes}>", tensor.dtype.numpy_name(), display::tuple(&tensor.shape))
             }
             InfoKind::Dataset(members) => {
                 format!("<Info {name}: dataset of {}, {bytes}>", members.len())

@@ -18,7 +18,7 @@
 //! of its messages. These messages then end at their time to live.
 
 use crate::errors::{ResultExt, argument};
-use crate::given::{To, tensor_of};
+use crate::values::{To, tensor_of};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

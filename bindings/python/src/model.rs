@@ -3,11 +3,11 @@
 use crate::arguments;
 use crate::context::context_manager;
 use crate::dataset::Dataset;
+use crate::display;
 use crate::errors::{ResultExt, argument, closed};
-use crate::given::{To, drafted};
 use crate::lease::{Mode, Origin};
 use crate::metadata;
-use crate::shown;
+use crate::values::{To, drafted};
 use crate::wait::{Awaited, Interrupt, timeout};
 use pyo3::prelude::*;
 use pyo3::types::PyMapping;
@@ -114,7 +114,7 @@ impl Model {
         }
         let watch = self.interrupt.watch(&self.awaited);
         let run = || match lock(&self.way).as_mut() {
-            Some(model) => model.run_while(request, patience, || watch.goes_on()),
+            Some(model) => model.run_while(request, patience, || watch.continues()),
             None => Err(closed("the model was closed: open it again")),
         };
         let answer = py.detach(run).or_raise();
@@ -135,7 +135,7 @@ impl Model {
             Ok(_) => "open",
             Err(_) => "running",
         };
-        format!("<Model {}, {state}>", shown::quoted(&self.name))
+        format!("<Model {}, {state}>", display::quoted(&self.name))
     }
 }
 

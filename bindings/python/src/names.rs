@@ -9,12 +9,12 @@ use crate::dataset::Dataset;
 use crate::device::DeviceLease;
 use crate::errors::{self, ResultExt, not_leased, raise};
 use crate::event_loop::{Ticket, Wakeups};
-use crate::given::{To, Wish, create, dataset_of, lifetime_of, tensor_of};
 use crate::lasting::Lasting;
 use crate::lease::{Lease, Mode};
 use crate::library::Form;
 use crate::listing::{self, Info, set_fields};
 use crate::received::{show, unknown_kind};
+use crate::values::{DraftParameters, To, create, dataset_of, lifetime_of, tensor_of};
 use crate::version::Version;
 use crate::wait::{timeout, wait};
 use crate::{dtype, metadata, objects};
@@ -91,7 +91,7 @@ fn expect(value: &Value, dtype: Option<DType>, name: &str) -> PyResult<()> {
 
 /// Parses an argument for which None is a value, and Ellipsis is the default.
 #[allow(clippy::unnecessary_wraps, reason = "pyo3 calls it")]
-fn given(object: &Bound<'_, PyAny>) -> PyResult<Option<Py<PyAny>>> {
+fn optional_argument(object: &Bound<'_, PyAny>) -> PyResult<Option<Py<PyAny>>> {
     Ok((!object.is(object.py().Ellipsis())).then(|| object.clone().unbind()))
 }
 
@@ -269,7 +269,7 @@ impl Client {
         let client = self.session(py)?;
         let metadata = metadata::checked(metadata)?;
         let spec = TensorSpec { strides, ..TensorSpec::new(dtype, &shape) };
-        create(py, &client, Wish { spec, name, lasting, metadata, timestamp }, &To::parse(device, stream)?)
+        create(py, &client, DraftParameters { spec, name, lasting, metadata, timestamp }, &To::parse(device, stream)?)
     }
 
     /// Leases the tensor that the name holds now, without a copy. Later publications do not change
@@ -324,7 +324,7 @@ impl Client {
         mode: &str,
         dtype: Option<&Bound<'_, PyAny>>,
         stream: Option<&Bound<'_, PyAny>>,
-        #[pyo3(from_py_with = given)] default: Option<Py<PyAny>>,
+        #[pyo3(from_py_with = optional_argument)] default: Option<Py<PyAny>>,
     ) -> PyResult<Py<PyAny>> {
         let (mode, dtype) = (Mode::parse(mode)?, dtype.map(dtype::parse).transpose()?);
         let client = self.session(py)?;

@@ -2,12 +2,12 @@
 
 use crate::arguments;
 use crate::client::Client;
+use crate::display;
 use crate::end::ours;
 use crate::errors::{ResultExt, argument};
-use crate::given::{To, drafted};
 use crate::lease::{Mode, Origin};
 use crate::received::Received;
-use crate::shown;
+use crate::values::{To, drafted};
 use crate::wait::{Awaited, timeout, wait};
 use pyo3::exceptions::PyTimeoutError;
 use pyo3::prelude::*;
@@ -445,7 +445,7 @@ impl Queue {
     }
 
     fn __repr__(&self) -> String {
-        format!("<Queue {}>", shown::quoted(self.inner.name()))
+        format!("<Queue {}>", display::quoted(self.inner.name()))
     }
 }
 

@@ -1,13 +1,13 @@
 //! Requests and responses: callers and servers.
 
 use crate::context::context_manager;
+use crate::display;
 use crate::end::{End, ours};
 use crate::errors::{ResultExt, argument, raise};
 use crate::event_loop::{Descriptor, Ticket, Wakeups};
-use crate::given::{To, drafted};
 use crate::lease::{Mode, Origin};
 use crate::received::{Received, show};
-use crate::shown;
+use crate::values::{To, drafted};
 use crate::wait::{Awaited, Interrupt, timeout, wait};
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -191,9 +191,9 @@ impl Server {
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {
-        let name = shown::quoted(&self.origin.name);
+        let name = display::quoted(&self.origin.name);
         match self.callers(py) {
-            Ok(callers) => format!("<Server of {name}, {}>", shown::count(callers as u64, "caller")),
+            Ok(callers) => format!("<Server of {name}, {}>", display::count(callers as u64, "caller")),
             Err(_) => format!("<Server of {name}, closed>"),
         }
     }
@@ -472,7 +472,7 @@ impl Caller {
         let (to, limit) = (To::parse(device, stream)?, self::timeout(timeout)?);
         let draft = drafted(&self.client, value, &to, metadata, timestamp)?;
         let watch = self.interrupt.watch(&self.awaited);
-        let answer = self.end.with(py, |caller| caller.call_while(draft, limit, || watch.goes_on()));
+        let answer = self.end.with(py, |caller| caller.call_while(draft, limit, || watch.continues()));
         self.show(py, watch.unless_interrupted(answer, &self.origin.name)?)
     }
 
@@ -522,7 +522,7 @@ impl Caller {
         let (to, limit) = (To::parse(device, stream)?, self::timeout(timeout)?);
         let draft = drafted(&self.client, value, &to, metadata, timestamp)?;
         let watch = self.interrupt.watch(&self.awaited);
-        let sent = self.end.with(py, |caller| caller.send_while(draft, limit, || watch.goes_on()));
+        let sent = self.end.with(py, |caller| caller.send_while(draft, limit, || watch.continues()));
         watch.unless_interrupted(sent, &self.origin.name)
     }
 
@@ -644,7 +644,7 @@ impl Caller {
     }
 
     fn __repr__(&self) -> String {
-        let name = shown::quoted(&self.origin.name);
+        let name = display::quoted(&self.origin.name);
         // Do not wait for the lock, because another thread may hold the lock during a whole call.
         let state = match self.end.ours().map(|()| self.end.try_with(|caller| Ok(caller.outstanding()))) {
             Ok(Ok(Some(outstanding))) => format!("{outstanding} in flight"),

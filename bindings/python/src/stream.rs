@@ -2,11 +2,11 @@
 
 use crate::arguments::sizes;
 use crate::context::context_manager;
+use crate::display;
 use crate::dtype;
 use crate::errors::{ResultExt, argument, closed, raise};
-use crate::given::{To, Wish, create, drafted};
 use crate::lasting::Lasting;
-use crate::shown;
+use crate::values::{DraftParameters, To, create, drafted};
 use crate::wait::{Awaited, timeout, wait};
 use pyo3::prelude::*;
 use std::sync::{Arc, Mutex};
@@ -245,8 +245,9 @@ impl Stream {
     ) -> PyResult<Py<PyAny>> {
         let dtype = dtype.map_or(Ok(tensorlend::DType::F64), dtype::parse)?;
         let spec = TensorSpec::new(dtype, &sizes(shape)?);
-        let wish = Wish { spec, name: None, lasting: Lasting::default(), metadata: None, timestamp: 0 };
-        create(py, &self.client, wish, &To::parse(device, stream)?)
+        let parameters =
+            DraftParameters { spec, name: None, lasting: Lasting::default(), metadata: None, timestamp: 0 };
+        create(py, &self.client, parameters, &To::parse(device, stream)?)
     }
 
     /// Waits until the stream has `count` subscribers. Then all of them receive the first message.
@@ -302,13 +303,13 @@ impl Stream {
     }
 
     fn __repr__(&self) -> String {
-        let name = shown::quoted(&self.name);
+        let name = display::quoted(&self.name);
         match &*lock(&self.producer) {
             Some(stream) => format!(
                 "<Stream {name}, capacity {}, {} sent, {}>",
                 stream.capacity(),
                 stream.sent(),
-                shown::count(stream.subscribers() as u64, "subscriber")
+                display::count(stream.subscribers() as u64, "subscriber")
             ),
             None => format!("<Stream {name}, closed>"),
         }

@@ -1,6 +1,6 @@
 //! The layout of tensors, the memory order of arrays, and the copy of arrays that are not C-contiguous.
 
-use crate::shown;
+use crate::display;
 use tensorlend::{DType, Tensor, TensorSpec};
 
 /// The element type, the sizes and the strides of a tensor that Python objects view.
@@ -68,8 +68,8 @@ impl Layout {
 
     /// Returns the dtype, the shape and the bytes, as `repr` shows them.
     pub fn text(&self) -> String {
-        let (dtype, shape) = (self.dtype.numpy_name(), shown::tuple(&self.shape));
-        format!("{dtype} {shape}, {}", shown::count(self.nbytes() as u64, "byte"))
+        let (dtype, shape) = (self.dtype.numpy_name(), display::tuple(&self.shape));
+        format!("{dtype} {shape}, {}", display::count(self.nbytes() as u64, "byte"))
     }
 }
 

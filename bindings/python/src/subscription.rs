@@ -1,13 +1,13 @@
 //! The subscriber's end of a stream.
 
 use crate::context::context_manager;
+use crate::display;
 use crate::end::End;
 use crate::errors::argument;
 use crate::event_loop::Descriptor;
 use crate::lease::{Mode, Origin};
 use crate::received::Received;
 use crate::recipe::Recipe;
-use crate::shown;
 use crate::wait::{Awaited, timeout, wait};
 use pyo3::prelude::*;
 use std::os::fd::{AsFd, AsRawFd};
@@ -308,7 +308,7 @@ impl Subscription {
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {
-        let name = shown::quoted(&self.origin.name);
+        let name = display::quoted(&self.origin.name);
         let state = self.end.quickly(py, |open| Ok((tensorlend::Subscription::position(open), open.lost())));
         match state {
             Ok((position, lost)) => format!("<Subscription to {name}, next message {position}, {lost} lost>"),

@@ -1,12 +1,12 @@
 //! Tables of properties, which notebooks show.
 
 use crate::batches::Batches;
+use crate::display::html;
 use crate::embedded::Embedded;
 use crate::listing::Info;
 use crate::model::Model;
 use crate::queue::{Queue, QueueItem};
 use crate::service::{Call, Caller, Server};
-use crate::shown::html;
 use crate::stream::Stream;
 use crate::subscription::{Message, Subscription};
 use crate::target::Device;

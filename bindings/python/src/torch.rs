@@ -73,7 +73,7 @@ pub fn tensors<'py>(
 
 /// Returns the torch tensor of a value, or a tuple of a dataset's tensors, as [`tensors`] makes
 /// them.
-pub fn shown<'py>(py: Python<'py>, value: &Arc<Value>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+pub fn tensor_or_tuple<'py>(py: Python<'py>, value: &Arc<Value>, name: &str) -> PyResult<Bound<'py, PyAny>> {
     let mut all = tensors(py, value, name)?;
     if value.as_dataset().is_none() {
         return all.next().expect("a tensor is one");

@@ -5,11 +5,11 @@ use crate::array::{Array, bytes_of, detach_if_large, is_ndarray};
 use crate::cuda_stream::CudaStream;
 use crate::device::DeviceDraft;
 use crate::device::array::{DeviceArray, from_host};
+use crate::display::type_name;
 use crate::draft::Draft;
 use crate::errors::{self, ResultExt, argument};
 use crate::lasting::Lasting;
 use crate::metadata;
-use crate::shown::type_name;
 use crate::target::Target;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -282,7 +282,7 @@ fn describe(draft: &mut tensorlend::Draft, metadata: Option<&[u8]>, timestamp: u
 }
 
 /// Parameters of a new draft.
-pub struct Wish<'a> {
+pub struct DraftParameters<'a> {
     pub spec: TensorSpec,
     pub name: Option<String>,
     pub lasting: Lasting,
@@ -291,8 +291,13 @@ pub struct Wish<'a> {
 }
 
 /// Creates a draft in host memory, or on the device that `device=` names.
-pub fn create(py: Python<'_>, client: &Client, wish: Wish<'_>, to: &To<'_, '_>) -> PyResult<Py<PyAny>> {
-    let Wish { spec, name, lasting, metadata, timestamp } = wish;
+pub fn create(
+    py: Python<'_>,
+    client: &Client,
+    parameters: DraftParameters<'_>,
+    to: &To<'_, '_>,
+) -> PyResult<Py<PyAny>> {
+    let DraftParameters { spec, name, lasting, metadata, timestamp } = parameters;
     let bytes = bytes_of(&spec)?;
     if let Some(on) = to.target.device() {
         let stream = to.stream.map(|stream| CudaStream::parse(Some(stream))).transpose()?;

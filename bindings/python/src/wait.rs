@@ -157,14 +157,14 @@ pub struct Watch<'i> {
 impl Watch<'_> {
     /// Returns false if the wait must end. The client library calls this between slices, without the interpreter's
     /// lock.
-    pub fn goes_on(&self) -> bool {
+    pub fn continues(&self) -> bool {
         if self.interrupt.count.load(Ordering::Relaxed) != self.since || is_cancelled() {
             return false;
         }
         let raised = Python::attach(|py| py.check_signals().err()).or_else(|| self.awaited.check().err());
-        let goes_on = raised.is_none();
+        let continues = raised.is_none();
         *lock(&self.raised) = raised;
-        goes_on
+        continues
     }
 
     /// Returns the result of the wait. If `outcome` is `None`, the wait was interrupted, and this

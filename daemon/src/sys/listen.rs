@@ -93,13 +93,13 @@ fn bind_beside(fd: &OwnedFd, path: &Path, mode: u32) -> Result<(PathBuf, FileId)
     let pid = std::process::id();
     for number in 0..BESIDE_MAX {
         let name = if number == 0 { format!(".{pid}") } else { format!(".{pid}-{number}") };
-        let beside = path.with_file_name(name);
-        SocketAddrUnix::new(&beside).map_err(failed("is stale, and too long to be replaced"))?;
+        let sibling = path.with_file_name(name);
+        SocketAddrUnix::new(&sibling).map_err(failed("is stale, and too long to be replaced"))?;
         // A daemon with the same process id may have been killed at this point. This removes its
         // socket.
-        let _ = socket_file::remove_stale(&beside);
-        match socket_file::bind(fd, &beside, mode) {
-            Ok(id) => return Ok((beside, id)),
+        let _ = socket_file::remove_stale(&sibling);
+        match socket_file::bind(fd, &sibling, mode) {
+            Ok(id) => return Ok((sibling, id)),
             Err(Errno::ADDRINUSE) => {}
             Err(error) => return Err(failed("is stale and cannot be replaced")(error)),
         }
@@ -298,13 +298,13 @@ mod tests {
         }
         assert_eq!(std::fs::read(path("file")).unwrap(), b"precious");
         // A file under the temporary name of the new socket stays, too.
-        let beside = path(&format!(".{}", std::process::id()));
-        std::fs::write(&beside, "precious").unwrap();
+        let sibling = path(&format!(".{}", std::process::id()));
+        std::fs::write(&sibling, "precious").unwrap();
         let dead = seqpacket().unwrap();
         bind(&dead, &SocketAddrUnix::new(path("s")).unwrap()).unwrap();
         drop(dead);
         Listener::bind(&path("s"), 0o600).unwrap();
-        assert_eq!(std::fs::read(&beside).unwrap(), b"precious");
+        assert_eq!(std::fs::read(&sibling).unwrap(), b"precious");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 5, "and nothing is left behind");
     }
 

@@ -58,8 +58,8 @@ fn tell(states: &[NotifyState<'_>]) {
 /// Sends a notification, which may have descriptors. Waits at most `limit` while the manager's queue is full: a manager that
 /// does not read must not block the loop. The functions of `sd_notify` wait without a limit.
 pub fn send(states: &[NotifyState<'_>], fds: &[BorrowedFd<'_>], limit: Duration) -> rustix::io::Result<()> {
-    let Some(place) = std::env::var_os("NOTIFY_SOCKET").filter(|place| !place.is_empty()) else { return Ok(()) };
-    let address = match place.as_bytes() {
+    let Some(socket) = std::env::var_os("NOTIFY_SOCKET").filter(|socket| !socket.is_empty()) else { return Ok(()) };
+    let address = match socket.as_bytes() {
         [b'@', name @ ..] => SocketAddrUnix::new_abstract_name(name)?,
         path => SocketAddrUnix::new(path)?,
     };

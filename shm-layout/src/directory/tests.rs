@@ -24,7 +24,7 @@ fn bind(d: &Directory, entry: u32, key: &[u8], block: u32, after: u64) {
     name.owner_word.set(OwnerWord(name.owner_word.peek()).then_live(ClientNo::new(3), CellNo::new(9)).0);
 }
 
-fn bury(d: &Directory, entry: u32) {
+fn end_name(d: &Directory, entry: u32) {
     let owner_word = &d.names[entry as usize].owner_word;
     owner_word.set(OwnerWord(owner_word.peek()).then_tomb().0);
 }
@@ -57,7 +57,7 @@ fn a_search_goes_past_what_is_gone_and_ends_at_a_free_place() {
     d.places[place(&d, b"x", 2)].set(PlaceWord::new(x, EntryNo::new(u32::MAX)).0);
     bind(&d, 2, b"x", 0, 3);
     assert_eq!(d.find(x, b"x").unwrap().unwrap().entry, EntryNo::new(2));
-    bury(&d, 2);
+    end_name(&d, 2);
     assert_eq!(d.find(x, b"x").unwrap().map(|f| f.owner_word.is_live()), Some(false));
     bind(&d, 2, b"x", 0, 3);
     d.places[place(&d, b"x", 2)].set(PlaceWord::FREE.0);

@@ -84,15 +84,15 @@ fn copy_in_stream(to: (Side, u64), from: (Side, u64), count: u64, stream: u64) -
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Rectangle {
-    from: Place,
-    to: Place,
+    from: Endpoint,
+    to: Endpoint,
     width_bytes: u64,
     height: u64,
 }
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Place {
+struct Endpoint {
     x_bytes: u64,
     y: u64,
     kind: u32,
@@ -102,7 +102,7 @@ struct Place {
     pitch_bytes: u64,
 }
 
-impl Place {
+impl Endpoint {
     fn row(&self, row: u64, width: u64) -> Result<(Side, u64), Code> {
         let (side, base) = match self.kind {
             1 => (Side::Host, self.host),

@@ -1,7 +1,7 @@
 //! Reconnection of clients to a restarted daemon: they name their session, repeat unanswered requests, and compare their
 //! cells with the owner words.
 
-use crate::client::{Asked, Honest, Own};
+use crate::client::{Asked, CellInUse, Honest};
 use crate::restart::Away;
 use crate::sim::{File, Sim};
 use crate::steps::hello;
@@ -195,7 +195,7 @@ impl Sim {
             (Some(Asked::Append { cells }), _) => {
                 // The append may or may not have happened; comparing cells with owner words tells.
                 for &(cell, value) in cells {
-                    h.own.insert(cell, Own { key: None, value, owner_word: None, pending: None, deleted: false });
+                    h.own.insert(cell, CellInUse { key: None, value, owner_word: None, pending: None, deleted: false });
                 }
                 h.asked = None;
             }

@@ -49,7 +49,7 @@ pub enum Asked {
 
 /// A cell in use, and its value.
 #[derive(Debug)]
-pub struct Own {
+pub struct CellInUse {
     pub key: Option<String>,
     pub value: Cell,
     /// The owner word that refers to it, once the client knows it.
@@ -150,7 +150,7 @@ pub struct Honest {
     pub hello_sent: bool,
     pub cells_next: CellNo,
     pub cells_free: Vec<CellNo>,
-    pub own: BTreeMap<CellNo, Own>,
+    pub own: BTreeMap<CellNo, CellInUse>,
     pub segments: BTreeMap<SlotNo, Seg>,
     /// Slots that are chained to a value's slot.
     pub chains: BTreeMap<SlotNo, SlotNo>,
@@ -281,8 +281,13 @@ impl Sim {
             (Asked::Shelve(base), _) => h.segments.get_mut(&base).expect("it is kept").shelved = false,
             (Asked::Bind { key, cell, value }, Reply::Bound { entry, owner_word }) => {
                 self.done.puts += 1;
-                let own =
-                    Own { key: Some(key), value, owner_word: Some((entry, owner_word)), pending: None, deleted: false };
+                let own = CellInUse {
+                    key: Some(key),
+                    value,
+                    owner_word: Some((entry, owner_word)),
+                    pending: None,
+                    deleted: false,
+                };
                 h.own.insert(cell, own);
             }
             (Asked::Bind { cell, value, .. }, _) => {
@@ -292,7 +297,7 @@ impl Sim {
             (Asked::Append { cells }, Reply::Appended { .. }) => {
                 self.done.puts += cells.len() as u64;
                 for (cell, value) in cells {
-                    h.own.insert(cell, Own { key: None, value, owner_word: None, pending: None, deleted: false });
+                    h.own.insert(cell, CellInUse { key: None, value, owner_word: None, pending: None, deleted: false });
                 }
             }
             (Asked::Shown { catalogue, member }, Reply::Segment { .. } | Reply::DeviceSegment(_)) => {

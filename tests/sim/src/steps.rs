@@ -1,6 +1,6 @@
 //! The steps of an honest client.
 
-use crate::client::{Asked, Claim, Getting, Held, HeldSlot, Honest, Own, Route, cell_record, lease_entry};
+use crate::client::{Asked, CellInUse, Claim, Getting, Held, HeldSlot, Honest, Route, cell_record, lease_entry};
 use crate::sim::{DEVICE, Packet, SEGMENT, Seat, Sim};
 use tensorlend_layout::announce::Waiting;
 use tensorlend_layout::catalogue::{Catalogue, RING};
@@ -208,7 +208,8 @@ impl Sim {
         self.done.puts += 1;
         self.done.announced += 1;
         self.note(|| format!("client {actor} announces {key:?} as number {number}"));
-        h.own.insert(cell, Own { key: Some(key), value, owner_word: None, pending: Some(number), deleted: false });
+        h.own
+            .insert(cell, CellInUse { key: Some(key), value, owner_word: None, pending: Some(number), deleted: false });
         if seat.directory.head().wants_nudge.read() != 0 {
             self.actors[actor].wakes = true;
         }

@@ -10,7 +10,7 @@ use tensorlend::{Client, DType, History, Lease, Stream, Subscription, TensorSpec
 use tensorlend_layout::raw::View;
 use tensorlend_layout::word::Word;
 use tensorlend_tests::board::Board;
-use tensorlend_tests::place::{Place, pattern};
+use tensorlend_tests::location::{Location, pattern};
 
 use tensorlend_tests::orders::Answer;
 
@@ -238,10 +238,10 @@ pub struct Marked {
 
 impl Marked {
     /// Publishes a tensor of shape (4, 6).
-    pub fn publish(socket: &Path, place: &str, name: &str) -> Answer<Self> {
+    pub fn publish(socket: &Path, location: &str, name: &str) -> Answer<Self> {
         let client = Client::builder().socket(socket).label("liar").connect()?;
-        let place = Place::named(place, &client);
-        let mut draft = place.create(&client, TensorSpec::new(DType::U32, &[4, 6]))?;
+        let location = Location::named(location, &client);
+        let mut draft = location.create(&client, TensorSpec::new(DType::U32, &[4, 6]))?;
         draft.write(&pattern(1, 96))?;
         draft.label(b"marked", MARK)?;
         draft.publish(name)?;

@@ -119,11 +119,7 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
         "install -D -m 0644 -t /usr/lib/systemd/system packaging/tensorlend-restore@.service packaging/tensorlend-backup@.service packaging/tensorlend-backup@.timer",
         Understood(NEEDS_INSTALL),
     ),
-    (
-        "docs/how-to/save.md",
-        "systemctl enable --now tensorlend-restore@alice.service",
-        Understood(NEEDS_INSTALL),
-    ),
+    ("docs/how-to/save.md", "systemctl enable --now tensorlend-restore@alice.service", Understood(NEEDS_INSTALL)),
     (
         "docs/log.md",
         "journalctl -u tensorlendd TENSORLEND_UID=1000               # what concerns one user",

@@ -56,18 +56,18 @@ pub fn broken(pages: &[Page]) -> Vec<String> {
                 }
                 let (path, anchor) = target.split_once('#').unwrap_or((&target, ""));
                 let full = if path.is_empty() { root.join(&page.path) } else { root.join(folder).join(path) };
-                let place = format!("{}:{}", page.path, number + 1);
+                let location = format!("{}:{}", page.path, number + 1);
                 let Ok(full) = full.canonicalize() else {
-                    broken.push(format!("{place}: there is no {path}"));
+                    broken.push(format!("{location}: there is no {path}"));
                     continue;
                 };
                 let Ok(inside) = full.strip_prefix(&root) else {
-                    broken.push(format!("{place}: {path} is outside of the repository"));
+                    broken.push(format!("{location}: {path} is outside of the repository"));
                     continue;
                 };
                 let to = by_path.get(inside.to_string_lossy().as_ref());
                 if !anchor.is_empty() && !to.is_some_and(|to| anchors(to).contains(anchor)) {
-                    broken.push(format!("{place}: {} has no heading #{anchor}", inside.display()));
+                    broken.push(format!("{location}: {} has no heading #{anchor}", inside.display()));
                 }
             }
         }

@@ -24,7 +24,7 @@ pub struct Block {
 
 impl Block {
     /// Returns the block's location in a compiler's format.
-    pub fn place(&self) -> String {
+    pub fn location(&self) -> String {
         format!("{}:{}", self.page, self.line)
     }
 
@@ -69,8 +69,8 @@ impl Page {
                 (None, Some(mark)) => {
                     let mut words = mark.split([' ', ',']).filter(|word| !word.is_empty()).map(String::from);
                     let language = words.next();
-                    let place = format!("{}:{}", self.path, number + 1);
-                    let language = language.unwrap_or_else(|| panic!("{place}: say the language behind the fence"));
+                    let location = format!("{}:{}", self.path, number + 1);
+                    let language = language.unwrap_or_else(|| panic!("{location}: say the language behind the fence"));
                     let (attributes, text) = (words.collect(), String::new());
                     open = Some(Block { page: self.path.clone(), line: number + 1, language, attributes, text });
                 }

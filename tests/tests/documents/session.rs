@@ -99,7 +99,7 @@ impl Session {
     ///
     /// # Panics
     /// If a command fails, or it takes longer than [`BLOCK_MAX`].
-    pub fn run(&self, place: &str, text: &str) {
+    pub fn run(&self, location: &str, text: &str) {
         let home = self.folder.path().join("page");
         let socket = self.socket();
         let mut script = String::from("set -euo pipefail\n");
@@ -146,8 +146,8 @@ impl Session {
         let said = String::from_utf8_lossy(&said);
         match status {
             Some(status) if status.success() => {}
-            Some(status) => panic!("{place}: {status}\n{text}\n--- it said\n{said}"),
-            None => panic!("{place}: not done after {BLOCK_MAX:?}\n{text}\n--- it said\n{said}"),
+            Some(status) => panic!("{location}: {status}\n{text}\n--- it said\n{said}"),
+            None => panic!("{location}: not done after {BLOCK_MAX:?}\n{text}\n--- it said\n{said}"),
         }
     }
 

@@ -28,14 +28,14 @@ pub fn comes_back(owner: &Client) {
 pub struct Child {
     pub pid: libc::pid_t,
     pub reports: PipeReader,
-    pub go_on: PipeWriter,
+    pub resume: PipeWriter,
 }
 
 impl Child {
     /// Forks; see [`forked`].
     pub fn fork<C: FnOnce() -> bool>(work: impl FnOnce() -> C) -> Self {
-        let ((reports, report), (wait, go_on)) = (pipe().unwrap(), pipe().unwrap());
-        Self { pid: forked(report, wait, work), reports, go_on }
+        let ((reports, report), (wait, resume)) = (pipe().unwrap(), pipe().unwrap());
+        Self { pid: forked(report, wait, work), reports, resume }
     }
 
     /// Waits for a report.
@@ -47,7 +47,7 @@ impl Child {
 
     /// Tells the child to check its values, and asserts that all are correct.
     pub fn finish(mut self) {
-        self.go_on.write_all(&[0]).unwrap();
+        self.resume.write_all(&[0]).unwrap();
         assert_eq!(self.report(), '+', "what the child reads has changed");
         self.wait();
     }

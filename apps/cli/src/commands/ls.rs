@@ -211,8 +211,8 @@ fn names_text(infos: &[Info], in_files: &BTreeSet<String>, spilled: &[Spilled]) 
     for info in infos {
         let (dtype, shape) = Summary::of_info(info).columns();
         let owner = crate::text::owner_text(info.pid, &info.label, info.alive);
-        let place = if in_files.contains(&info.name) { IN_FILE } else { "" };
-        rows.push([info.name.clone(), dtype, shape, info.nbytes.to_string(), place.to_owned(), owner]);
+        let location = if in_files.contains(&info.name) { IN_FILE } else { "" };
+        rows.push([info.name.clone(), dtype, shape, info.nbytes.to_string(), location.to_owned(), owner]);
     }
     for it in spilled {
         let dtype = it.dtype.map_or("dataset", DType::name).to_owned();

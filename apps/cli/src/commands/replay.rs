@@ -79,11 +79,11 @@ struct Row<'r> {
     bytes: u64,
 }
 
-/// A step of the replay. A place is an index of a table of live drafts. A later step reuses a freed
-/// place.
+/// A step of the replay. An index selects an entry of a table of live drafts. A later step reuses a freed
+/// entry.
 enum Step {
-    Allocate { place: usize, bytes: u64 },
-    Free { place: usize },
+    Allocate { index: usize, bytes: u64 },
+    Free { index: usize },
 }
 
 /// The steps of a parsed log, and their totals.
@@ -133,23 +133,23 @@ impl Script {
             let line = record.position().map_or(0, csv::Position::line);
             match row.action {
                 "allocate" => {
-                    let place = free.pop().unwrap_or_else(|| {
+                    let index = free.pop().unwrap_or_else(|| {
                         script.places += 1;
                         script.places - 1
                     });
-                    if live.insert(life, (place, row.bytes)).is_some() {
+                    if live.insert(life, (index, row.bytes)).is_some() {
                         return Err(damaged(format!("line {line} allocates slot {} once more", row.slot)));
                     }
                     let sum = script.bytes.checked_add(row.bytes);
                     script.bytes = sum.ok_or_else(|| damaged(format!("line {line}: too many bytes")))?;
                     script.bytes_peak = script.bytes_peak.max(script.bytes);
-                    script.steps.push(Step::Allocate { place, bytes: row.bytes });
+                    script.steps.push(Step::Allocate { index, bytes: row.bytes });
                 }
                 "free" => match live.remove(&life) {
-                    Some((place, bytes)) => {
+                    Some((index, bytes)) => {
                         script.bytes -= bytes;
-                        free.push(place);
-                        script.steps.push(Step::Free { place });
+                        free.push(index);
+                        script.steps.push(Step::Free { index });
                     }
                     None => script.frees_before += 1,
                 },
@@ -180,12 +180,12 @@ fn play(script: &Script, client: &Client) -> Result<Played, Failure> {
     let mut before = client.memory();
     for step in &script.steps {
         match *step {
-            Step::Allocate { place, bytes } => {
+            Step::Allocate { index, bytes } => {
                 let start = Instant::now();
                 let made = client.create(DType::U8, &[bytes]);
                 let took = start.elapsed();
                 match made {
-                    Ok(draft) => drafts[place] = Some(draft),
+                    Ok(draft) => drafts[index] = Some(draft),
                     Err(e) if e.is_limit() => {
                         played.failures += 1;
                         continue;
@@ -199,9 +199,9 @@ fn play(script: &Script, client: &Client) -> Result<Played, Failure> {
                 played.segment_bytes_peak = played.segment_bytes_peak.max(now.segment_bytes);
                 before = now;
             }
-            Step::Free { place } => {
+            Step::Free { index } => {
                 // The place is empty if the allocation has failed in this replay.
-                let Some(draft) = drafts[place].take() else { continue };
+                let Some(draft) = drafts[index].take() else { continue };
                 let start = Instant::now();
                 drop(draft);
                 played.free_ns.push(nanoseconds(start.elapsed()));

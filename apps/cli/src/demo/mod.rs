@@ -42,9 +42,9 @@ pub fn run(args: &DemoArgs, socket: Option<&Path>) -> Result<(), Box<dyn Error>>
         (Some(broker), _) => Some(broker.socket().to_owned()),
         (None, given) => given.map(Path::to_owned),
     };
-    let place = socket.as_ref().map_or_else(|| "the default socket".to_owned(), |s| s.display().to_string());
+    let address = socket.as_ref().map_or_else(|| "the default socket".to_owned(), |s| s.display().to_string());
     let which = if args.connect { "running daemon" } else { "embedded daemon" };
-    writeln!(out, "tensorlend {}: {which} at {place}\n", tensorlend::build())?;
+    writeln!(out, "tensorlend {}: {which} at {address}\n", tensorlend::build())?;
 
     data::pass(&args.files, socket.as_deref(), &mut out)?;
 

@@ -16,7 +16,7 @@ pub enum Buffer {
     /// Shared memory of the response.
     Lent(Draft),
     /// Private memory, for an output that must be split or converted before the worker sends it.
-    Own(Own),
+    Owned(OwnedBytes),
 }
 
 impl Buffer {
@@ -25,19 +25,19 @@ impl Buffer {
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
             Self::Lent(draft) => draft.bytes_mut(),
-            Self::Own(own) => own.bytes_mut(),
+            Self::Owned(own) => own.bytes_mut(),
         }
     }
 }
 
 /// Bytes in private memory, aligned for every element type.
 #[derive(Debug, Default)]
-pub struct Own {
+pub struct OwnedBytes {
     words: Vec<u128>,
     len: usize,
 }
 
-impl Own {
+impl OwnedBytes {
     /// Allocates `len` bytes, all 0.
     pub fn new(len: usize) -> Self {
         Self { words: vec![0; len.div_ceil(size_of::<u128>())], len }

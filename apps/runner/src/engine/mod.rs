@@ -8,7 +8,7 @@ mod rewrite;
 mod rten;
 mod signature;
 
-pub use buffer::{Buffer, Output, Own};
+pub use buffer::{Buffer, Output, OwnedBytes};
 pub use signature::{Port, Signature};
 
 use crate::args::Args;

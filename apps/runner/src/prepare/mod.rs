@@ -2,7 +2,7 @@
 
 mod resize;
 
-use crate::engine::{Feed, Own};
+use crate::engine::{Feed, OwnedBytes};
 use tensorlend::DType;
 use tensorlend_model::Step;
 
@@ -17,7 +17,7 @@ const STEPS_MAX: usize = 16;
 pub struct Image {
     pub dtype: DType,
     pub shape: Vec<u64>,
-    pub data: Own,
+    pub data: OwnedBytes,
 }
 
 /// The dimensions of a batch of images that all have the same size.
@@ -97,15 +97,15 @@ fn reshaped(feed: Feed<'_>, width: u32, height: u32) -> Vec<u64> {
 }
 
 /// Allocates memory for the result of a step.
-fn room(elements: usize, dtype: DType) -> Result<Own, String> {
+fn room(elements: usize, dtype: DType) -> Result<OwnedBytes, String> {
     let bytes = (elements as u64).checked_mul(dtype.item_bytes() as u64).filter(|&bytes| bytes <= BYTES_MAX);
-    Ok(Own::new(bytes.ok_or_else(|| format!("it would take more than {BYTES_MAX} bytes"))? as usize))
+    Ok(OwnedBytes::new(bytes.ok_or_else(|| format!("it would take more than {BYTES_MAX} bytes"))? as usize))
 }
 
 fn batch(feed: Feed<'_>) -> Image {
     let mut shape = vec![1];
     shape.extend(feed.shape);
-    Image { dtype: feed.dtype, shape, data: Own::of(feed.bytes) }
+    Image { dtype: feed.dtype, shape, data: OwnedBytes::of(feed.bytes) }
 }
 
 fn chw(feed: Feed<'_>) -> Result<Image, String> {

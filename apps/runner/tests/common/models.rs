@@ -166,14 +166,14 @@ pub fn pair() -> Vec<u8> {
 /// y = x + 1, repeated as often as an input says, so an input determines the duration of a run.
 pub fn looping() -> Vec<u8> {
     let body = GraphProto {
-        node: vec![node("Identity", &["go"], &["go_on"]), node("Add", &["state", "step"], &["next"])],
+        node: vec![node("Identity", &["go"], &["is_running"]), node("Add", &["state", "step"], &["next"])],
         initializer: vec![floats("step", &[1.0])],
         input: vec![
             value("at", DataType::INT64, &[]),
             value("go", DataType::BOOL, &[]),
             value("state", DataType::FLOAT, &[Of(1)]),
         ],
-        output: vec![value("go_on", DataType::BOOL, &[]), value("next", DataType::FLOAT, &[Of(1)])],
+        output: vec![value("is_running", DataType::BOOL, &[]), value("next", DataType::FLOAT, &[Of(1)])],
         ..GraphProto::default()
     };
     let mut repeat = node("Loop", &["times", "", "x"], &["y"]);

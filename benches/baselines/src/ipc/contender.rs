@@ -108,5 +108,5 @@ pub struct Prepared {
     pub meet: Meet,
     /// A function that ends the wait of `meet` if the consumer does not connect. It may be called
     /// at any time.
-    pub nudge: Box<dyn Fn() + Send>,
+    pub unblock: Box<dyn Fn() + Send>,
 }

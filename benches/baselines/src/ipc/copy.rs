@@ -38,7 +38,7 @@ pub fn prepare(bytes: usize) -> Result<Prepared, BaselineError> {
         link.segment.unlink()?;
         Ok(Box::new(link) as Box<dyn Producer>)
     };
-    Ok(Prepared { args, meet: Box::new(meet), nudge: Box::new(|| ()) })
+    Ok(Prepared { args, meet: Box::new(meet), unblock: Box::new(|| ()) })
 }
 
 struct Link {

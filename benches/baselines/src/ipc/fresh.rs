@@ -24,8 +24,8 @@ pub fn prepare(bytes: usize) -> Result<Prepared, BaselineError> {
         Ok(Box::new(Exchange::new(Link { own: payload::make(bytes), sender, receiver })) as Box<dyn Producer>)
     };
     let dial = name.clone();
-    let nudge = move || drop(IpcSender::<Hello>::connect(dial.clone()));
-    Ok(Prepared { args: vec![name], meet: Box::new(meet), nudge: Box::new(nudge) })
+    let unblock = move || drop(IpcSender::<Hello>::connect(dial.clone()));
+    Ok(Prepared { args: vec![name], meet: Box::new(meet), unblock: Box::new(unblock) })
 }
 
 struct Link {

@@ -77,7 +77,7 @@ impl Meeting {
 }
 
 /// Ends the wait of `accept`, by a connection that sends no message.
-pub fn nudge(carrier: Carrier, name: &str) {
+pub fn unblock(carrier: Carrier, name: &str) {
     match carrier {
         Carrier::IpcChannel => drop(IpcSender::<Hello>::connect(name.to_owned())),
         Carrier::UnixSocket => drop(address(name).and_then(|address| UnixStream::connect_addr(&address))),

@@ -68,7 +68,7 @@ pub fn prepare(codec: Codec, carrier: Carrier, bytes: usize) -> Result<Prepared,
         let tensor = Tensor { dtype: "u8".to_owned(), shape: vec![bytes as u64], data };
         Ok(Box::new(Exchange::new(Link { codec, tensor, pipe })) as Box<dyn Producer>)
     };
-    Ok(Prepared { args, meet: Box::new(meet), nudge: Box::new(move || pipe::nudge(carrier, &name)) })
+    Ok(Prepared { args, meet: Box::new(meet), unblock: Box::new(move || pipe::unblock(carrier, &name)) })
 }
 
 struct Link {

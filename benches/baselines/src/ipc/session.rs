@@ -42,7 +42,7 @@ pub struct Session {
     reports: Receiver<Report>,
     progress: Arc<AtomicU64>,
     gone: Arc<AtomicBool>,
-    nudge: Box<dyn Fn() + Send>,
+    unblock: Box<dyn Fn() + Send>,
     timeout: Duration,
     checksum_ok: bool,
     producer: Option<JoinHandle<()>>,
@@ -77,8 +77,8 @@ impl Session {
         let producer = std::thread::Builder::new()
             .name(format!("baseline-{kind}"))
             .spawn(move || {
-                let prepared = dispatch::prepare(kind, bytes).map(|Prepared { args, meet, nudge }| {
-                    let _ = offers.send(Ok((args, nudge)));
+                let prepared = dispatch::prepare(kind, bytes).map(|Prepared { args, meet, unblock }| {
+                    let _ = offers.send(Ok((args, unblock)));
                     meet
                 });
                 match prepared {
@@ -89,7 +89,7 @@ impl Session {
             .map_err(BaselineError::Spawn)?;
 
         let offer: Offer = offer.recv().map_err(|_| BaselineError::Panicked)?;
-        let (args, nudge) = offer?;
+        let (args, unblock) = offer?;
         let consumer = match spawn(&args) {
             Ok(consumer) => consumer,
             Err(error) => {
@@ -108,7 +108,7 @@ impl Session {
             reports,
             progress,
             gone,
-            nudge,
+            unblock,
             timeout,
             checksum_ok: false,
             producer: Some(producer),
@@ -206,7 +206,7 @@ impl Drop for Session {
             let _ = self.consumer.wait();
         }
         self.gone.store(true, Ordering::Relaxed);
-        (self.nudge)();
+        (self.unblock)();
         if within(GRACE, || self.has_left()) {
             // Ignore a panic of the thread, because `run` has reported it.
             let _ = self.producer.take().map(JoinHandle::join);

@@ -10,7 +10,7 @@ use crate::errors::ResultExt;
 use crate::getters::{lease_methods, tensor_getters};
 use crate::lease::Origin;
 use crate::options::Options;
-use crate::{errors, shown};
+use crate::{display, errors};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -54,7 +54,7 @@ impl DeviceLease {
     /// Returns the exception for a request to read the tensor in host memory, with the name of the dataset's member.
     #[cold]
     pub fn is_no_buffer(&self) -> PyErr {
-        let member = self.origin.member.as_deref().map(shown::quoted).unwrap_or_default();
+        let member = self.origin.member.as_deref().map(display::quoted).unwrap_or_default();
         PyBufferError::new_err(format!("{member}: {ON_DEVICE}"))
     }
 }

@@ -1,8 +1,8 @@
 //! Copies for programs that support only CUDA's older IPC handles.
 
 use crate::context::context_manager;
+use crate::display;
 use crate::errors::{closed, raise};
-use crate::shown;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::sync::Mutex;
@@ -60,7 +60,7 @@ impl LegacyExport {
 
     fn __repr__(&self) -> String {
         match self.open(tensorlend::LegacyExport::nbytes) {
-            Ok(bytes) => format!("<LegacyExport, {}, open>", shown::count(bytes as u64, "byte")),
+            Ok(bytes) => format!("<LegacyExport, {}, open>", display::count(bytes as u64, "byte")),
             Err(_) => "<LegacyExport, closed>".into(),
         }
     }

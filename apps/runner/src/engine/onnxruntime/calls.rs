@@ -8,7 +8,7 @@
 //!    runtime reads inputs and writes outputs only while their memory is borrowed.
 //! 2. *Inputs.* The runtime takes a `*mut` for inputs and outputs, but writes only to outputs.
 //! 3. *Lengths.* A value's length in bytes is that of its slice. When the value is made, the
-//!    runtime checks the length against shape and element type. Before it writes to a given output,
+//!    runtime checks the length against shape and element type. Before it writes to a buffer output,
 //!    it checks the output's shape.
 //! 4. *Pointers.* Pointers that the runtime returns are checked for null, owned by one [`Made`] or
 //!    [`Run`], and released once.
@@ -26,7 +26,7 @@ use std::ptr::{NonNull, null, null_mut};
 const NDIM_MAX: usize = 16;
 
 /// Memory that the caller provides for an output.
-pub struct Given<'g> {
+pub struct OutputBuffer<'g> {
     pub shape: &'g [u64],
     pub bytes: &'g mut [u8],
     pub code: u32,
@@ -64,11 +64,13 @@ impl<'m, 's> Run<'m, 's> {
         Ok(())
     }
 
-    /// Adds an output. The runtime writes the output into the given memory. If `given` is `None`,
+    /// Adds an output. The runtime writes the output into the buffer memory. If `buffer` is `None`,
     /// the runtime allocates memory.
-    pub fn output(&mut self, name: &'m CString, given: Option<Given<'m>>) -> Result<(), String> {
-        let value = match given {
-            Some(given) => Some(self.value(given.bytes.as_mut_ptr(), given.bytes.len(), given.shape, given.code)?),
+    pub fn output(&mut self, name: &'m CString, buffer: Option<OutputBuffer<'m>>) -> Result<(), String> {
+        let value = match buffer {
+            Some(buffer) => {
+                Some(self.value(buffer.bytes.as_mut_ptr(), buffer.bytes.len(), buffer.shape, buffer.code)?)
+            }
             None => None,
         };
         self.output_names.push(name.as_ptr());
@@ -101,7 +103,7 @@ impl<'m, 's> Run<'m, 's> {
     }
 
     /// Runs the session. Returns one entry for each output, in order. The entry is the output if
-    /// the runtime allocated it, and `None` if the output is in given memory.
+    /// the runtime allocated it, and `None` if the output is in buffer memory.
     pub fn go(self) -> Result<Vec<Option<Made>>, String> {
         let inputs: Vec<*const OrtValue> = self.inputs.iter().map(|value| value.as_ptr().cast_const()).collect();
         let mut outputs: Vec<*mut OrtValue> =
@@ -126,7 +128,7 @@ impl<'m, 's> Run<'m, 's> {
         let made: Vec<Option<Made>> = outputs
             .iter()
             .zip(&self.outputs)
-            .map(|(&now, given)| if given.is_some() { None } else { NonNull::new(now).map(Made) })
+            .map(|(&now, buffer)| if buffer.is_some() { None } else { NonNull::new(now).map(Made) })
             .collect();
         well(status)?;
         Ok(made)

@@ -8,7 +8,7 @@ mod calls;
 
 use super::{Engine, Feed, Make, Output, Signature};
 use crate::args::Args;
-use calls::{Given, Run};
+use calls::{OutputBuffer, Run};
 use ort::environment::{Environment, EnvironmentBuilder};
 use ort::logging::LogLevel;
 use ort::session::Session;
@@ -109,9 +109,12 @@ impl OnnxRuntime {
         for (&at, output) in wanted.iter().zip(&mut foreseen) {
             let port = &self.signature.outputs[at];
             let code = code(port.dtype).ok_or_else(|| Failed::of(format!("{} is unknown", port.dtype)))?;
-            let given =
-                output.as_mut().map(|output| Given { shape: &output.shape, bytes: output.buffer.bytes_mut(), code });
-            run.output(&self.names.outputs[at], given)?;
+            let buffer = output.as_mut().map(|output| OutputBuffer {
+                shape: &output.shape,
+                bytes: output.buffer.bytes_mut(),
+                code,
+            });
+            run.output(&self.names.outputs[at], buffer)?;
         }
         let made = run.go().map_err(|why| Failed { why, foreseen: any_foreseen })?;
         let mut outputs = Vec::with_capacity(wanted.len());
