@@ -113,7 +113,6 @@ struct Shared {
 
 type Send<'s> = Box<dyn FnMut() + 's>;
 
-/// A producer with its subscribers.
 struct Group<'s> {
     shared: Arc<Shared>,
     send: Send<'s>,

@@ -22,7 +22,6 @@ const GRID_MAX: u64 = 132 * 8;
 /// A device with its primary context and the kernels.
 #[derive(Debug)]
 pub struct Card {
-    /// The driver's description.
     pub device: Device,
     context: Arc<CudaContext>,
     fill: Kernel,

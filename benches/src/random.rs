@@ -7,7 +7,6 @@ use tensorlend_layout::random::splitmix64;
 pub struct Random(u64);
 
 impl Random {
-    /// Creates a generator with `seed`.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }

@@ -12,7 +12,6 @@ use tempfile::TempDir;
 /// The role of the process that becomes the server. It dies with the benchmark: the death signal survives the exec.
 pub const ROLE: &str = "redis-server";
 
-/// A running server.
 #[derive(Debug)]
 pub struct Redis {
     server: Child,

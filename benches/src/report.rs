@@ -3,7 +3,6 @@
 use crate::table::Table;
 use std::path::PathBuf;
 
-/// The results of one benchmark.
 #[derive(Debug)]
 pub struct Report {
     name: &'static str,
@@ -32,7 +31,6 @@ impl Report {
         report
     }
 
-    /// Prints a table and stores it.
     pub fn table(&mut self, key: &str, table: &Table) {
         println!("{table}");
         self.value(key, table.json());

@@ -12,7 +12,6 @@ pub struct Table {
 }
 
 impl Table {
-    /// Creates an empty table.
     pub fn new(title: impl Into<String>, head: &[&str]) -> Self {
         Self { title: title.into(), rows: vec![head.iter().map(ToString::to_string).collect()] }
     }

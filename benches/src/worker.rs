@@ -86,7 +86,6 @@ pub fn command(role: &str, args: &[String]) -> Command {
     command
 }
 
-/// The role of a worker process.
 #[derive(Debug)]
 pub struct Role {
     pub name: String,
@@ -108,7 +107,6 @@ impl Role {
         Some(serde_json::from_str(&line).expect("orders are plain values"))
     }
 
-    /// Sends a response.
     pub fn answer(&self, answer: &impl Serialize) {
         let mut line = serde_json::to_vec(answer).expect("answers are plain values");
         line.push(b'\n');

@@ -58,7 +58,6 @@ pub enum Failure {
         path: PathBuf,
         cause: Box<Error>,
     },
-    /// Invalid arguments.
     Usage(String),
     /// The named object does not exist.
     NotFound(String),

@@ -14,7 +14,6 @@ use crate::files::RawSpec;
 
 const NDIM_MAX: usize = 16;
 
-/// Options of the connection to the daemon.
 #[derive(clap::Args, Debug)]
 pub struct Connection {
     /// The daemon's socket; default: the user's daemon, then the system's.
@@ -157,7 +156,6 @@ impl Raw {
     }
 }
 
-/// Metadata of a tensor.
 #[derive(clap::Args, Debug)]
 pub struct Notes {
     /// Metadata (text) of the tensor, 64 KiB at most.

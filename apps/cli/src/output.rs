@@ -55,10 +55,8 @@ pub fn note(text: &str) {
     stderr::say(&format!("tensorlend: {text}"));
 }
 
-/// A table of aligned columns.
 pub struct Table {
     rows: Vec<Vec<String>>,
-    /// Whether each column is right-aligned.
     right: Vec<bool>,
 }
 

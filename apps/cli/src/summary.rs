@@ -12,7 +12,6 @@ use crate::save::{elements, on_device};
 /// A tensor's element type, sizes and bytes.
 #[derive(Clone, Debug, Serialize)]
 pub struct TensorSummary {
-    /// The tensor's name in its dataset.
     #[serde(rename = "name", skip_serializing_if = "Option::is_none")]
     pub member: Option<String>,
     pub dtype: &'static str,

@@ -16,7 +16,6 @@ pub const EXAMPLE: &str = include_str!("config.toml");
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadConfig {
-    /// The file cannot be read.
     #[error("cannot read {path}: {cause}: name a file that the gateway's user can read")]
     File { path: PathBuf, cause: std::io::Error },
     /// Invalid TOML, or an unknown option.
@@ -42,7 +41,6 @@ pub enum StreamPolicy {
     DropOldest,
 }
 
-/// The contents of a configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {

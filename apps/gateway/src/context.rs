@@ -29,7 +29,6 @@ fn take(handler: &Handler) -> Option<OnAnswer> {
 /// threads, and counters.
 pub struct Context {
     pub settings: Arc<Settings>,
-    /// The transport to other nodes.
     pub transport: Arc<dyn Transport>,
     /// This gateway's node and epoch, which its requests name.
     pub asker: Asker,

@@ -16,7 +16,6 @@ pub enum CannotStart {
     /// The transport to other nodes could not start.
     #[error("cannot connect to other nodes: {0}: check the options listen, connect, mode and zenoh")]
     Transport(#[from] Trouble),
-    /// A system call failed.
     #[error(transparent)]
     System(#[from] std::io::Error),
 }

@@ -81,7 +81,6 @@ pub enum BadKey {
     /// The form is unknown or not canonical.
     #[error("no key of a gateway: {0:?}")]
     Unknown(String),
-    /// The node's name is invalid.
     #[error(transparent)]
     Node(#[from] BadNode),
 }

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 /// Maximum number of known nodes. The limit is necessary because any peer may declare any number of nodes.
 pub const NODES_MAX: usize = 4096;
 
-/// The state of a known node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
     /// The epoch of the node's gateway in its last declaration.
@@ -133,7 +132,6 @@ impl Nodes {
         self.known.get(node).map(|entry| entry.state)
     }
 
-    /// Returns true if the node can be reached.
     pub fn is_alive(&self, node: &NodeName) -> bool {
         self.get(node).is_some_and(|known| known.alive)
     }

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tensorlend::Policy;
 
-/// The checked settings of a gateway.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub node: NodeName,

@@ -155,7 +155,6 @@ impl Incoming {
         self.bytes
     }
 
-    /// Returns true if the value has no bytes.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }

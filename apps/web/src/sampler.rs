@@ -34,7 +34,6 @@ struct Watched {
     ended: Option<u64>,
 }
 
-/// The state of the sampling thread.
 pub struct Sampler {
     watched: Vec<Watched>,
     later: Option<Later>,

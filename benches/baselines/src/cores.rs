@@ -4,7 +4,6 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::BaselineError;
 
-/// The cores of the two parties.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cores {
     /// The core of the party that sends first.

@@ -15,7 +15,6 @@ const LOOKS: u32 = 4096;
 /// Timeout of a single response.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// One of the two ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     /// The end that sends first.

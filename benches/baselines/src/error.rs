@@ -81,7 +81,6 @@ pub enum BaselineError {
     #[error("not the arguments of a baseline consumer: {0:?}; it is started by the producer only")]
     Arguments(Vec<String>),
 
-    /// The producing thread panicked.
     #[error("the producing thread panicked; its message is on standard error")]
     Panicked,
 

@@ -124,7 +124,6 @@ impl Bench {
     }
 }
 
-/// A thread with a stream.
 pub struct DeviceLane<'b> {
     source: DeviceSource,
     bench: &'b Bench,

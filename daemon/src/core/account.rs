@@ -49,7 +49,6 @@ pub struct Moved {
     pub kept: u64,
 }
 
-/// The accounts of all uids and namespaces.
 #[derive(Debug)]
 pub struct Accounts {
     books: Arc<()>,

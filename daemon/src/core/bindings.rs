@@ -71,7 +71,6 @@ impl Bindings {
         }
     }
 
-    /// Returns the table of names, for reading.
     pub fn names(&self) -> &Names {
         &self.names
     }

@@ -77,7 +77,6 @@ pub struct Chores {
 }
 
 impl Default for Chores {
-    /// Returns an empty queue.
     fn default() -> Self {
         let queue = VecDeque::new();
         Self { queue, spent: 0, units_max: UNITS, after_ns: 0, scanned: false, idle: true, armed_ns: None }
@@ -120,7 +119,6 @@ impl Chores {
         self.queue.iter().filter_map(surveyed).collect()
     }
 
-    /// Adds a chore to the queue.
     pub fn push(&mut self, namespace: NamespaceId, chore: Chore) {
         self.queue.push_back((namespace, chore));
     }
@@ -146,7 +144,6 @@ impl Chores {
         self.arm(clock);
     }
 
-    /// Sets the timer, unless it is set.
     pub fn arm(&mut self, clock: &mut Clock) {
         if self.armed_ns.is_none() {
             let at = clock.now_ns() + PAUSE_NS;
@@ -155,14 +152,12 @@ impl Chores {
         }
     }
 
-    /// Removes the timer, if it is set.
     pub fn disarm(&mut self, clock: &mut Clock) {
         if let Some(at) = self.armed_ns.take() {
             clock.cancel(at, Timer::Chores);
         }
     }
 
-    /// Records that the timer has fired.
     pub fn has_fired(&mut self) {
         self.armed_ns = None;
     }
@@ -182,7 +177,6 @@ impl Chores {
         self.queue.len()
     }
 
-    /// Sets the maximum cost of a step.
     pub fn set_units_max(&mut self, units: u32) {
         self.units_max = units;
     }

@@ -48,7 +48,6 @@ pub enum Timer {
 #[derive(Debug, Default)]
 pub struct Clock {
     now_ns: u64,
-    /// Time of the daemon's start.
     started_ns: u64,
     /// Number of steps.
     turn: u64,
@@ -127,7 +126,6 @@ impl Clock {
         self.timers.iter().map(|&(_, timer)| timer).collect()
     }
 
-    /// Returns the time of the next timer.
     pub fn next_ns(&self) -> Option<u64> {
         self.timers.first().map(|&(at, _)| at)
     }

@@ -65,7 +65,6 @@ impl DirectoryWriter {
         &self.members[usize::from(number)]
     }
 
-    /// Returns the lifetime of the name in an entry.
     pub fn life(&self, entry: EntryNo) -> LifeWord {
         LifeWord(self.names[entry.index()].life.peek())
     }

@@ -21,7 +21,6 @@ pub enum Counter {
     SessionsRevoked,
 }
 
-/// The number of events of each kind.
 #[derive(Debug, Default)]
 pub struct Counters([u64; 8]);
 
@@ -46,7 +45,6 @@ impl Counters {
         }
     }
 
-    /// Returns the number of events of one kind.
     pub fn number_of(&self, counter: Counter) -> u64 {
         self.0[counter as usize]
     }

@@ -37,7 +37,6 @@ impl Device {
         Self { settings: settings.clone(), pool, segments: 0 }
     }
 
-    /// Returns the description of the device for clients.
     pub fn offer(&self) -> DeviceOffer {
         let it = &self.settings;
         let (segment_bytes, segment_bytes_max) = match it.allocator {
@@ -108,7 +107,6 @@ impl DeviceTable {
         self.devices.iter()
     }
 
-    /// Returns mutable references to the devices.
     pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, Device> {
         self.devices.iter_mut()
     }
@@ -153,7 +151,6 @@ impl std::ops::IndexMut<DeviceNumber> for DeviceTable {
     }
 }
 
-/// The location of a segment on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OnDevice {
     pub number: DeviceNumber,

@@ -9,7 +9,6 @@ use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::Reply;
 
-/// The contents of a sheet's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SheetPlan {
     /// The kind of the sheet.

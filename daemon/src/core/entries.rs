@@ -54,7 +54,6 @@ impl EntrySet {
         fresh
     }
 
-    /// Returns the entries in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = EntryNo> + '_ {
         let of = |(at, &bits): (usize, &u64)| {
             (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| EntryNo::new(at as u32 * 64 + bit))

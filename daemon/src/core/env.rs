@@ -27,7 +27,6 @@ const WAKE_ENDS_NS: u64 = 500_000_000;
 #[derive(Debug)]
 pub struct Env {
     pub settings: Settings,
-    /// The time, and the timers.
     pub clock: Clock,
     /// The effects of the current step.
     pub effects: Effects,
@@ -37,10 +36,8 @@ pub struct Env {
     pub accounts: Accounts,
     /// The segments of host memory.
     pub pool: Pool,
-    /// The segments in files.
     pub spills: Spills,
     pub chores: Chores,
-    /// The devices, each with the pool of its segments.
     pub devices: DeviceTable,
     pub probes: Probes,
     pub orphans: Orphans,
@@ -49,7 +46,6 @@ pub struct Env {
     gathering: bool,
     /// Wake pairs that have ended, with the time at which the daemon closes them.
     ended_wakes: VecDeque<(u64, MemId, Charge)>,
-    /// The counts of events for the metrics.
     pub counters: Counters,
     /// The state of the fd store, which the system layer reports.
     pub fd_store: Option<FdStoreState>,

@@ -54,7 +54,6 @@ pub enum Event {
     },
     /// A client has announced a name and has woken the daemon.
     Woken {
-        /// The client's connection.
         conn: ConnId,
     },
     /// A connection has ended.

@@ -64,7 +64,6 @@ pub enum Verdict {
     OneSided,
 }
 
-/// A row of the comparison.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Compared {
     pub name: String,
@@ -210,7 +209,6 @@ impl fmt::Display for Verdict {
 }
 
 impl Comparison {
-    /// Formats the comparison as a table.
     pub fn text(&self) -> String {
         let mut table = Table::new(&["NAME", "PEER", ">SIZE", ">BASE", ">NOW", ">RATIO", ">LOW", ">HIGH", "VERDICT"]);
         for row in &self.rows {

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use indicatif::ProgressBar;
 use tensorlend_baselines::{BaselineError, Meter, Stat};
 
-/// The length of a measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {
     /// Target time of one contender's batch.

@@ -6,7 +6,6 @@ use tensorlend_baselines::floors::Placement;
 use super::machine::Machine;
 use super::race::Raced;
 
-/// The report of a benchmark, as JSON.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     pub machine: Machine,

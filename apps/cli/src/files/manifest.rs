@@ -37,7 +37,6 @@ pub struct Named {
     pub key: Option<String>,
     #[serde(flatten)]
     pub about: About,
-    /// A dataset's tensors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub members: Option<Vec<Member>>,
 }

@@ -35,7 +35,6 @@ struct Head {
 }
 
 impl Head {
-    /// Bytes of the decoded picture.
     fn bytes(&self) -> u64 {
         let pixels = self.width.saturating_mul(self.height);
         pixels.saturating_mul(self.channels * self.dtype.item_bytes() as u64)

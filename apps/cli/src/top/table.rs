@@ -102,7 +102,6 @@ impl Tab {
     }
 }
 
-/// A column: its header and its width.
 #[derive(Clone, Copy, Debug)]
 pub struct Column {
     pub head: &'static str,
@@ -130,7 +129,6 @@ const fn wide(head: &'static str, share: u16) -> Column {
     Column { head, width: Width::Share(share), is_right: false }
 }
 
-/// A row of a tab's table.
 #[derive(Clone, Debug)]
 pub struct Row {
     /// The id of the row's subject, which is the same in all samples.

@@ -17,7 +17,6 @@ pub const NAMES_PER_MESSAGE: usize = 256;
 /// Maximum bytes of all names in one message.
 const NAME_BYTES_PER_MESSAGE: usize = 32 * 1024;
 
-/// One message to one subscriber.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invalidation {
     /// The subscriber.
@@ -49,7 +48,6 @@ struct Subscriber {
     channels: BTreeMap<usize, Channel>,
 }
 
-/// All subscriptions to names of this machine.
 #[derive(Debug)]
 pub struct Subscriptions {
     epoch: Epoch,

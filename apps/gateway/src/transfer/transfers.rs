@@ -68,7 +68,6 @@ pub enum Outcome {
     Refused(String),
 }
 
-/// A transfer that has ended.
 pub struct Finished<P> {
     pub purpose: P,
     pub outcome: Outcome,

@@ -37,7 +37,6 @@ pub enum Trouble {
     /// request.
     #[error("no gateway responds: check that tensorlend-gateway runs on the other node")]
     Nobody,
-    /// The response timed out.
     #[error("no response came in time: check the network, or raise answer_timeout_ms")]
     Timeout,
     #[error("{0}")]

@@ -40,7 +40,6 @@ impl Body {
         }
     }
 
-    /// Returns true if the body has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

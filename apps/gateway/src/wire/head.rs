@@ -51,7 +51,6 @@ pub enum BadFrame {
     /// The head is longer than [`HEAD_BYTES_MAX`].
     #[error("a message of {0} bytes; the longest has {HEAD_BYTES_MAX}")]
     Long(usize),
-    /// A name in the message is invalid.
     #[error("a name that cannot be: {0:?}")]
     Name(String),
     /// A count in the message is above its limit.
@@ -62,13 +61,11 @@ pub enum BadFrame {
         found: u64,
         max: u64,
     },
-    /// A descriptor in the message is invalid.
     #[error(transparent)]
     Descriptor(#[from] BadDescriptor),
     /// Two parts of the message contradict each other.
     #[error("a message that contradicts itself: {0}")]
     Contradiction(&'static str),
-    /// The body contradicts the head.
     #[error(transparent)]
     Body(#[from] super::BadChunk),
 }

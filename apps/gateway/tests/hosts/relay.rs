@@ -129,7 +129,6 @@ fn listen(device: &str) -> io::Result<OwnedFd> {
     if done == 0 { Ok(socket) } else { Err(io::Error::last_os_error()) }
 }
 
-/// One direction of a link.
 struct Lane {
     frames: VecDeque<(Instant, Vec<u8>)>,
     bytes: usize,

@@ -271,7 +271,6 @@ impl Network {
     }
 }
 
-/// The transport of one node.
 pub struct Memory {
     network: Network,
     id: u64,

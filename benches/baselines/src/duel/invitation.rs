@@ -11,7 +11,6 @@ use crate::end::Side;
 /// The argument in place of a socket's path. The client then finds the socket itself.
 pub(super) const SOCKET_DEFAULT: &str = "-";
 
-/// The arguments of a party.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Invitation {
     pub(super) game: Game,

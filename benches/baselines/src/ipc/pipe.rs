@@ -23,7 +23,6 @@ pub enum Carrier {
 /// connects.
 type Hello = (IpcBytesSender, IpcBytesReceiver);
 
-/// One end of a carrier.
 pub enum Pipe {
     Channel(IpcBytesSender, IpcBytesReceiver),
     /// A socket, on which each message follows its length, and a reused buffer.

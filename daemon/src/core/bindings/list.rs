@@ -175,7 +175,6 @@ impl Lists {
         self.by_name.values().map(|list| list.uid)
     }
 
-    /// Returns true if no list exists.
     pub fn is_empty(&self) -> bool {
         self.by_name.is_empty()
     }

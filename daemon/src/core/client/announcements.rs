@@ -53,7 +53,6 @@ pub struct Announcements {
     marked_ns: u64,
     /// A time. The directory has all names that the client announced before the step of this time.
     absorbed_until_ns: u64,
-    /// The claim that a request waits for.
     claim: Option<Claim>,
 }
 

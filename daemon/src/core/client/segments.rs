@@ -26,10 +26,7 @@ pub enum Residence {
         failed: Option<Unmade>,
     },
     /// The bytes are in a file, and a worker is reading them into memory.
-    Returning {
-        /// The ordered memory.
-        making: Making,
-    },
+    Returning { making: Making },
     /// The bytes are lost. The owner had released the segment for spill, and the only copy was
     /// memory of the previous daemon. The copy ended with that daemon. The owner lives, and has not
     /// freed the slots yet.
@@ -63,7 +60,6 @@ impl Making {
     }
 }
 
-/// A segment lent to a client.
 #[derive(Debug)]
 pub struct Segment {
     /// The memory of the tensor bytes, or the file that holds them.
@@ -75,7 +71,6 @@ pub struct Segment {
     pub slots: Part,
     /// The segment's index in the directory's table.
     pub line: SegmentLine,
-    /// The location of the bytes.
     pub residence: Residence,
     /// Time at which the living owner released the segment for spill. From then on the owner frees
     /// slots but writes none.
@@ -110,12 +105,10 @@ impl ClientSegments {
         self.0.remove(&base)
     }
 
-    /// Returns a mutable reference to a segment.
     pub fn get_mut(&mut self, base: SlotNo) -> Option<&mut Segment> {
         self.0.get_mut(&base)
     }
 
-    /// Returns mutable references to all segments.
     pub fn values_mut(&mut self) -> btree_map::ValuesMut<'_, SlotNo, Segment> {
         self.0.values_mut()
     }

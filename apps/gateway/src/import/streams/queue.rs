@@ -73,7 +73,6 @@ impl Queue {
         Some(coming)
     }
 
-    /// Returns true if the queue has no entries.
     pub fn is_empty(&self) -> bool {
         self.coming.is_empty()
     }
@@ -118,7 +117,6 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks the progress.
     pub fn taken(&self) -> MutexGuard<'_, Taken> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
