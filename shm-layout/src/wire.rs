@@ -5,6 +5,7 @@
 //! sends nothing else. The client must acknowledge a reply that carries descriptors with
 //! [`Request::Ack`] before its next request. So at most one message with descriptors is in flight
 //! for each client. The daemon disconnects a client that breaks these rules.
+#![allow(missing_docs, reason = "a field has no comment if its name says all")]
 
 mod device;
 mod health;
@@ -98,9 +99,7 @@ pub struct Return {
     pub layout_version: u32,
     /// The hash of that layout.
     pub layout_hash: u64,
-    /// The client's namespace.
     pub namespace: String,
-    /// The client's number in the namespace.
     pub client: ClientNo,
     /// The client's member word.
     pub member: u64,
@@ -151,7 +150,6 @@ pub enum Request {
     SegmentOf {
         /// The slot's owner.
         owner: ClientNo,
-        /// The slot.
         slot: SlotNo,
     },
     /// Requests a part of a member's cells. Part 0 is the catalogue. Reply: [`Reply::Cells`] with
@@ -159,7 +157,6 @@ pub enum Request {
     CellsOf {
         /// The member.
         client: ClientNo,
-        /// The part's number.
         part: u8,
     },
     /// Requests a member's lease table. Reply: [`Reply::Sheet`] with the table, read-only.
@@ -170,22 +167,15 @@ pub enum Request {
     /// Binds a name to a filled cell of the client, as a first publication or a takeover. Reply:
     /// [`Reply::Bound`].
     Bind {
-        /// The name.
         name: String,
         /// The cell, fresh and filled.
         cell: CellNo,
     },
     /// Deletes a name of any owner. Reply: [`Reply::Deleted`].
-    Delete {
-        /// The name.
-        name: String,
-    },
+    Delete { name: String },
     /// Asks the daemon to remove names from the directory. The client has deleted these names in
     /// its cells, and has no operation on them in progress. Reply: [`Reply::Done`].
-    Tidy {
-        /// Each name, and its cell.
-        names: Vec<(String, CellNo)>,
-    },
+    Tidy { names: Vec<(String, CellNo)> },
     /// Renames a name whose owner has ended. Reply: [`Reply::Done`]; `NotQuiet` if the owner is
     /// alive.
     Rename {
@@ -202,7 +192,6 @@ pub enum Request {
     Wait,
     /// Opens a stream as its producer. Reply: [`Reply::Stream`] with the writable ring.
     StreamOpen {
-        /// The stream's name.
         name: String,
         /// Number of messages that the stream holds. The daemon rounds it up to a power of two.
         capacity: u32,
@@ -212,7 +201,6 @@ pub enum Request {
     /// Subscribes to a stream. The client has set the cursor's words before. Reply:
     /// [`Reply::Stream`] with the ring, read-only.
     Subscribe {
-        /// The stream's name.
         name: String,
         /// Index of the cursor in the client's lease table.
         cursor: CursorNo,
@@ -234,28 +222,20 @@ pub enum Request {
     WakeDescriptor {
         /// Index in the table of streams.
         stream: StreamLine,
-        /// The subscriber.
         subscriber: ClientNo,
         /// Index of the cursor.
         cursor: CursorNo,
     },
     /// Removes a stream and its messages. Reply: [`Reply::Deleted`].
-    StreamDelete {
-        /// The stream's name.
-        name: String,
-    },
+    StreamDelete { name: String },
     /// Appends filled cells to a list. The first item creates the list. Reply: [`Reply::Appended`].
     ListAppend {
-        /// The list's name.
         list: String,
         /// The cells, fresh and filled, in order. At most [`APPEND_MAX`].
         cells: Vec<CellNo>,
     },
     /// Removes a list and its items. Reply: [`Reply::Deleted`].
-    ListDelete {
-        /// The list's name.
-        list: String,
-    },
+    ListDelete { list: String },
     /// Renames a list. Reply: [`Reply::Done`].
     ListRename {
         /// Old name.
@@ -270,7 +250,6 @@ pub enum Request {
     /// Binds a name with a limited lifetime, like [`Request::Bind`]. Any client may own the name so
     /// far, including this client. Reply: [`Reply::Bound`].
     BindFor {
-        /// The name.
         name: String,
         /// The cell, fresh and filled.
         cell: CellNo,
@@ -284,7 +263,6 @@ pub enum Request {
     /// client has acknowledged earlier lendings. Reply: [`Reply::DeviceSegment`] with segment and
     /// slots.
     DeviceSegment {
-        /// The device.
         uuid: Uuid,
         /// Minimum length in bytes.
         bytes: u64,
@@ -318,12 +296,7 @@ pub enum Request {
     /// Requests only the slot records, like [`Request::SegmentOf`]. The bytes of a spilled segment
     /// stay in the file. Not for device memory. Reply: [`Reply::Segment`] with the slots,
     /// read-only.
-    SlotsOf {
-        /// The slot's owner.
-        owner: ClientNo,
-        /// The slot.
-        slot: SlotNo,
-    },
+    SlotsOf { owner: ClientNo, slot: SlotNo },
     /// Reports that the producer has closed its stream. The daemon then reads the ring's word
     /// `closed`. The daemon ends a closed stream some time after the last subscriber has left.
     /// Reply: [`Reply::Done`].
@@ -336,7 +309,6 @@ pub enum Request {
     /// Appends items that end with this client's session, like [`Request::ListAppend`]. A list that
     /// has only ever had such items ends with the last of them.
     ListAppendEphemeral {
-        /// The list's name.
         list: String,
         /// The cells, fresh and filled, in order.
         cells: Vec<CellNo>,
@@ -355,7 +327,6 @@ pub enum Request {
     /// Subscribes to a stream like [`Request::Subscribe`], with a descriptor that becomes readable with each message.
     /// Reply: [`Reply::Stream`] with the ring and the subscriber's end of a wake pair.
     SubscribePollable {
-        /// The stream's name.
         name: String,
         /// Index of the cursor in the client's lease table.
         cursor: CursorNo,
@@ -398,7 +369,6 @@ pub enum Reply {
     Welcome(Welcome),
     /// A segment of host memory. Descriptors: segment, slots.
     Segment {
-        /// Length of the segment in bytes.
         bytes: u64,
         /// First slot number.
         base: SlotNo,
@@ -416,7 +386,6 @@ pub enum Reply {
     },
     /// A part of a member's cells. Descriptor: the part.
     Cells {
-        /// The part's number.
         part: u8,
         /// The member's geometry word for which the reply is valid.
         geometry: u64,
@@ -440,7 +409,6 @@ pub enum Reply {
     },
     /// Cells that the daemon has taken from the client.
     Notices {
-        /// The cells' numbers.
         cells: Vec<CellNo>,
         /// Whether the daemon has further cells to report.
         more: bool,
@@ -449,7 +417,6 @@ pub enum Reply {
     Stream {
         /// Index in the table of streams.
         stream: StreamLine,
-        /// The stream's id.
         id: u64,
         /// Index of the stream's entry in the directory.
         entry: EntryNo,

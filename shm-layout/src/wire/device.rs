@@ -65,22 +65,17 @@ impl core::fmt::Display for Allocator {
 /// A device whose memory the daemon lends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceOffer {
-    /// The device.
     pub uuid: Uuid,
-    /// The device's name in the driver.
     pub name: String,
-    /// The allocator.
     pub allocator: Allocator,
     /// Length of an ordinary segment in bytes. For [`Allocator::Async`], the granularity of slots.
     pub segment_bytes: u64,
-    /// Maximum length of a segment in bytes.
     pub segment_bytes_max: u64,
 }
 
 /// The id of one lending of one segment of device memory. No two lendings ever have the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LendingId {
-    /// The owner.
     pub owner: ClientNo,
     /// The segment, by the number of its first slot.
     pub base: SlotNo,
@@ -106,9 +101,7 @@ pub enum Export {
 /// A lent segment of device memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceSegment {
-    /// The device.
     pub uuid: Uuid,
-    /// Length of the segment in bytes.
     pub bytes: u64,
     /// log2 of the number of slots.
     pub slots_log2: u8,

@@ -49,7 +49,6 @@ pub struct FdStoreState {
 pub struct RestartLoss {
     /// Names, including items of lists.
     pub names: u64,
-    /// Streams.
     pub streams: u64,
     /// Bytes of segments.
     pub bytes: u64,

@@ -37,28 +37,24 @@ pub enum View {
     },
     /// The clients of a namespace. Response: [`Shown::Clients`].
     Clients {
-        /// The namespace.
         namespace: String,
         /// First client number to show.
         from: ClientNo,
     },
     /// Names and lists of a namespace. Response: [`Shown::Names`].
     Names {
-        /// The namespace.
         namespace: String,
         /// First entry of the directory.
         from: EntryNo,
     },
     /// Leases in a namespace, by holder. Response: [`Shown::Leases`].
     Leases {
-        /// The namespace.
         namespace: String,
         /// First holder's number.
         from: ClientNo,
     },
     /// Streams of a namespace. Response: [`Shown::Streams`].
     Streams {
-        /// The namespace.
         namespace: String,
         /// First index in the table of streams.
         from: StreamLine,
@@ -77,31 +73,17 @@ pub enum Shown {
     /// Namespaces, sorted by name. An empty list means that there are no further ones.
     Namespaces(Vec<NamespaceUse>),
     /// Clients, sorted by number.
-    Clients {
-        /// The clients.
-        clients: Vec<ClientShown>,
-        /// The next number.
-        next: Option<ClientNo>,
-    },
+    Clients { clients: Vec<ClientShown>, next: Option<ClientNo> },
     /// Names and lists.
-    Names {
-        /// The names.
-        names: Vec<NameShown>,
-        /// The next entry.
-        next: Option<EntryNo>,
-    },
-    /// Leases.
+    Names { names: Vec<NameShown>, next: Option<EntryNo> },
     Leases {
-        /// The leases.
         leases: Vec<LeaseShown>,
         /// The next holder.
         next: Option<ClientNo>,
         /// Whether the response omits leases of one client.
         truncated: bool,
     },
-    /// Streams.
     Streams {
-        /// The streams.
         streams: Vec<StreamShown>,
         /// The next index.
         next: Option<StreamLine>,
@@ -110,40 +92,29 @@ pub enum Shown {
     Own {
         /// The metrics, with the accounts of the requesting user.
         stat: Box<Stat>,
-        /// The health.
         health: Box<Health>,
     },
 }
 
-/// A client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientShown {
-    /// The client's number.
     pub number: ClientNo,
-    /// The epoch of the client's number.
     pub epoch: u32,
-    /// The pid of the client's process.
     pub pid: u32,
-    /// The uid of the client.
     pub uid: u32,
-    /// The client's label.
     pub label: String,
     /// The name of the client's command; empty: unknown.
     pub command: String,
-    /// Whether the client is connected.
     pub connected: bool,
     /// Time of the client's connection, in nanoseconds of `CLOCK_BOOTTIME`.
     pub since_ns: u64,
     /// Bytes of the client's segments.
     pub bytes: u64,
-    /// Number of the client's segments.
     pub segments: u32,
 }
 
-/// A name or a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NameShown {
-    /// The name.
     pub name: String,
     /// The content of the name.
     pub holds: Holds,
@@ -154,7 +125,6 @@ pub struct NameShown {
 pub enum Holds {
     /// A list with this number of items.
     List(u64),
-    /// A value.
     Value {
         /// Number of the owner.
         client: ClientNo,
@@ -162,7 +132,6 @@ pub enum Holds {
         lease: u64,
         /// The packed element type. `None` for a dataset, or for a value whose record the daemon does not read.
         dtype: Option<u32>,
-        /// Whether the value is a dataset.
         is_dataset: bool,
         /// Sizes in elements. `None` for a dataset, or for more than 4 dimensions.
         shape: Option<Vec<u64>>,
@@ -178,22 +147,17 @@ pub enum Holds {
 /// The leases of one client on one value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseShown {
-    /// Number of the holder.
     pub holder: ClientNo,
     /// The word of the lease.
     pub lease: u64,
-    /// Number of leases.
     pub count: u32,
 }
 
-/// A stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamShown {
-    /// The stream's name.
     pub name: String,
     /// The stream's index in the table of streams.
     pub index: StreamLine,
-    /// The stream's id.
     pub id: u64,
     /// Catalogue number of the stream's producer.
     pub producer: ClientNo,
@@ -207,14 +171,11 @@ pub struct StreamShown {
     pub held: u64,
     /// Whether the producer has closed the stream.
     pub is_closed: bool,
-    /// The stream's subscribers.
     pub subscribers: Vec<SubscriberShown>,
 }
 
-/// A subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubscriberShown {
-    /// The subscriber's number.
     pub client: ClientNo,
     /// The index of the subscriber's cursor.
     pub cursor: CursorNo,

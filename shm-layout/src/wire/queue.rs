@@ -27,7 +27,6 @@ pub struct QueueItem {
 /// a newer one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueClaim {
-    /// The item.
     pub item: QueueItem,
     /// The claim's number. Neither this daemon nor a later one assigns the number again.
     pub grant: u64,

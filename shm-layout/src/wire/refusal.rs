@@ -33,16 +33,7 @@ pub enum Refusal {
     #[error(
         "the daemon's shared memory has format {daemon_version} ({daemon_hash:016x}), this client reads {client_version} ({client_hash:016x}): install matching versions"
     )]
-    Layout {
-        /// Daemon's version.
-        daemon_version: u32,
-        /// Daemon's hash.
-        daemon_hash: u64,
-        /// Client's version.
-        client_version: u32,
-        /// Client's hash.
-        client_hash: u64,
-    },
+    Layout { daemon_version: u32, daemon_hash: u64, client_version: u32, client_hash: u64 },
     /// The namespace does not exist, or this user may not join it. The client does not learn which.
     #[error(
         "no namespace {0:?} for this user: it does not exist, or does not list the user: see [namespace.*] in the daemon's configuration"

@@ -22,7 +22,6 @@ pub struct Stat {
     pub uptime_ns: u64,
     /// "system" or "user".
     pub mode: String,
-    /// Maximum bytes of the pool.
     pub pool_bytes_max: u64,
     /// Bytes of segments that exist: lent, spare and idle.
     pub pool_bytes: u64,
@@ -30,7 +29,6 @@ pub struct Stat {
     pub bytes_in_use: u64,
     /// Bytes of spare segments, ready to lend.
     pub bytes_spare: u64,
-    /// Bytes of the sheets.
     pub bytes_sheets: u64,
     /// Segments lent.
     pub segments: u32,
@@ -144,7 +142,6 @@ pub struct Holder {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UidUse {
-    /// The uid.
     pub uid: u32,
     /// Bytes of segments and sheets, including those of the user's ended clients.
     pub bytes: u64,
@@ -162,13 +159,10 @@ pub struct UidUse {
     pub segments: u32,
     /// Descriptors that the daemon has open for the user.
     pub descriptors: u64,
-    /// Current maximum of `descriptors`.
     pub descriptors_max: u64,
     /// Bytes of device memory, including those of the user's ended clients.
     pub device_bytes: u64,
-    /// Sessions of the user.
     pub sessions: u32,
-    /// Maximum of `sessions`.
     pub sessions_max: u32,
     /// Names with values of this uid, including items of lists.
     pub names: u64,
@@ -186,7 +180,6 @@ pub struct UidUse {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamespaceUse {
-    /// The namespace's name.
     pub name: String,
     /// Bytes of segments and sheets.
     pub bytes: u64,
@@ -196,16 +189,13 @@ pub struct NamespaceUse {
     pub device_bytes: u64,
     /// Segments lent in the namespace.
     pub segments: u32,
-    /// Maximum of `segments`.
     pub segments_max: u32,
     /// Descriptors that the daemon has open for the namespace's memory.
     pub descriptors: u64,
     /// Names, list items, lists and streams.
     pub names: u64,
-    /// Maximum of `names`.
     pub names_max: u32,
     /// Clients, live and ended.
     pub clients: u32,
-    /// Maximum of `clients`.
     pub clients_max: u32,
 }

@@ -32,11 +32,8 @@ pub enum ValueAt {
     OnDevice,
     /// The value is in a slot. The record belonged to the cell's value when the daemon read both.
     Slot {
-        /// The cell.
         cell: u64,
-        /// The slot's record.
         record: [u64; 16],
-        /// Length of the slot's segment in bytes.
         segment_bytes: u64,
         /// Whether bytes of the slot, or of a later slot in its chain, are in a file or on the way
         /// to or from a file. A hint.
