@@ -39,7 +39,6 @@ pub struct Control {
     replied: Condvar,
     /// The daemon's socket path.
     path: PathBuf,
-    /// The request timeout.
     timeout: Duration,
     /// True if a daemon that does not know the session has responded.
     dead: AtomicBool,
@@ -95,7 +94,6 @@ struct Arrived {
     acknowledged: bool,
 }
 
-/// The state of the connection.
 enum State {
     Whole,
     /// No daemon has responded since this time.
@@ -124,7 +122,6 @@ pub struct Answer<'c> {
     connection: MutexGuard<'c, Connection>,
     /// The daemon's reply, which is never a refusal.
     pub reply: Reply,
-    /// The descriptors of the reply.
     pub descriptors: Vec<OwnedFd>,
     doing: &'static str,
     /// True if the daemon waits for the acknowledgement of the descriptors. Until then it sends no other reply.
@@ -551,7 +548,6 @@ impl Connection {
         }
     }
 
-    /// Receives a packet.
     fn receive(&self, doing: &'static str) -> Result<Packet> {
         let lost = || Error::Disconnected { doing, asked: true };
         let packet = packet::receive(&self.socket, RecvFlags::empty()).map_err(|_| lost())?;

@@ -87,7 +87,7 @@
 //! default.
 //!
 //! `docs/promises.md` lists the guarantees with their tests, and `SECURITY.md` lists the limits.
-#![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
+#![warn(clippy::missing_errors_doc, clippy::missing_panics_doc, missing_docs)]
 
 mod alloc;
 mod api;

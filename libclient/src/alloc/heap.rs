@@ -43,13 +43,11 @@ pub struct Taken {
 }
 
 impl Taken {
-    /// Returns the slot's number.
     #[inline]
     pub fn slot(&self) -> SlotNo {
         self.value.slot()
     }
 
-    /// Returns the slot's generation.
     #[inline]
     pub fn generation(&self) -> u64 {
         self.value.generation()
@@ -139,7 +137,6 @@ pub struct Heap {
     /// The segment in which the last slot in host memory was found. The next slot is usually in the same segment.
     last: usize,
     recent: Recent,
-    /// The arenas of devices.
     #[cfg(feature = "cuda")]
     arenas: Vec<arenas::Arena>,
     retired: Retired,
@@ -381,7 +378,6 @@ impl Heap {
         !self.placement.anywhere && self.retired.may_grow(length)
     }
 
-    /// Returns the retired values.
     pub fn waiting(&self) -> impl Iterator<Item = Cell> + '_ {
         self.retired.iter()
     }
@@ -397,7 +393,6 @@ impl Heap {
         self.slot(slot).next
     }
 
-    /// Returns the number of bytes of a slot and its chain.
     #[inline]
     fn chain_bytes(&mut self, mut slot: SlotNo) -> u64 {
         let mut bytes = 0;

@@ -10,9 +10,7 @@ const HOMES_MAX: usize = 64;
 /// A former name of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Home {
-    /// The hash of the name.
     pub hash: u64,
-    /// The cell that had the value.
     pub cell: CellNo,
 }
 

@@ -51,7 +51,6 @@ struct Line {
     inside: UnsafeCell<Magazine>,
 }
 
-/// The magazines of all threads.
 pub struct Magazines {
     lines: Box<[Line]>,
     /// True while a thread empties all magazines.

@@ -71,7 +71,6 @@ impl Drop for Connecting {
     }
 }
 
-/// An open channel.
 pub struct Channel {
     pub server: Id,
     id: Id,
@@ -84,7 +83,6 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// Returns the number of outstanding requests.
     pub fn outstanding(&self) -> u64 {
         self.requests.sent() - self.waiting
     }

@@ -17,7 +17,6 @@ const BELIEVED_PART: u32 = 100;
 /// Time for which the caller does not ask a server again after that server did not open a channel.
 const REFUSED: Duration = Duration::from_secs(5);
 
-/// The known servers.
 #[derive(Debug, Default)]
 pub struct Servers {
     gauges: BTreeMap<Id, Gauge>,

@@ -8,7 +8,6 @@ pub const CAPACITY_DEFAULT: u32 = 8;
 /// Maximum bytes that are added to a service's name: "/.line/", two numbers, "/", "/answers".
 pub const ADDED_BYTES: usize = 7 + 16 + 1 + 16 + 8;
 
-/// The names of one service.
 #[derive(Clone, Debug)]
 pub struct Service {
     pub name: String,

@@ -52,7 +52,6 @@ impl Late {
         std::mem::take(&mut lock(&self.cursors).free)
     }
 
-    /// Returns whether a cursor was given up.
     pub fn is_given_up(&self, cursor: CursorNo) -> bool {
         lock(&self.cursors).given_up.contains(&cursor)
     }

@@ -38,7 +38,6 @@ const IDLE: Duration = Duration::from_secs(2);
 /// Returns whether the awaited work is over, done or not.
 type IsOver = Box<dyn Fn() -> bool + Send>;
 
-/// The gates of one device.
 pub struct Gates {
     page: Page,
     state: Mutex<State>,
@@ -77,7 +76,6 @@ struct Wait {
 static ALL: Mutex<Vec<(Uuid, &'static Gates)>> = Mutex::new(Vec::new());
 
 impl Gates {
-    /// Returns the gates of a device.
     pub fn of(gpu: &Gpu, doing: &str) -> Result<&'static Self> {
         let mut all = lock(&ALL);
         if let Some((_, gates)) = all.iter().find(|(uuid, _)| *uuid == gpu.uuid) {

@@ -52,7 +52,6 @@ fn driver(doing: &str) -> Result<&'static Driver> {
 }
 
 impl Gpu {
-    /// Returns the device with this UUID.
     pub fn find(uuid: Uuid, doing: &str) -> Result<Arc<Self>> {
         let driver = driver(doing)?;
         let mut all = lock(&GPUS);
@@ -82,7 +81,6 @@ impl Gpu {
         Self::find(device.uuid(), "lock pages").ok()
     }
 
-    /// Returns the UUID of the device with this number in this process.
     pub fn uuid_at(device: Device, doing: &str) -> Result<Uuid> {
         if device.kind() != Device::cuda(0).kind() {
             return Err(Error::Argument(format!(
@@ -116,7 +114,6 @@ impl Gpu {
         Ok(made)
     }
 
-    /// Returns an unused event.
     pub fn event(&self, doing: &str) -> Result<Event> {
         if let Some(event) = lock(&self.events).pop() {
             return Ok(event);

@@ -94,7 +94,6 @@ impl Log {
         Self::start(file)
     }
 
-    /// Starts the writing thread.
     fn start(file: BufWriter<File>) -> Result<Self> {
         let state = State { events: Vec::with_capacity(2 * BATCH), ..State::default() };
         let shared = Arc::new(Shared { state: Mutex::new(state), news: Condvar::new(), done: Condvar::new() });

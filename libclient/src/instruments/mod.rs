@@ -43,7 +43,6 @@ const BACKTRACES: u32 = 32;
 /// The instruments that record an allocation. [`LIMIT`] is not one of them: it counts the bytes before the allocation.
 const RECORDING: u32 = STATISTICS | LOG | TRACKING;
 
-/// The instruments of one client.
 #[derive(Default)]
 pub struct AllocationInstruments {
     /// The bits of the active instruments.
@@ -124,7 +123,6 @@ impl AllocationInstruments {
         }
     }
 
-    /// Returns the limit, if there is one.
     pub fn limit(&self) -> Option<&Limit> {
         self.has(LIMIT).then_some(&self.limit)
     }
@@ -189,7 +187,6 @@ impl AllocationInstruments {
         frames.sum(frames.whole?)
     }
 
-    /// Opens a scope. Returns the scope's number.
     pub fn open_scope(&self) -> u64 {
         let mut frames = lock(&self.statistics);
         let id = frames.push();
@@ -197,12 +194,10 @@ impl AllocationInstruments {
         id
     }
 
-    /// Returns the counts of a scope.
     pub fn scope(&self, id: u64) -> Option<Statistics> {
         lock(&self.statistics).sum(id)
     }
 
-    /// Ends a scope.
     pub fn close_scope(&self, id: u64) {
         let mut frames = lock(&self.statistics);
         frames.pop(id);

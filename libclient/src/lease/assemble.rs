@@ -23,7 +23,6 @@ use std::sync::Arc;
 use tensorlend_layout::dataset::Index;
 use tensorlend_layout::tensor::{BadTensor, SlotInfo, SlotKind};
 
-/// Returns the leased value.
 #[inline]
 pub fn value(session: &Session, leased: Leased, name: &str) -> Result<Value> {
     match leased {
@@ -51,7 +50,6 @@ pub fn tensor_of(value: Value, name: &str, remedy: &'static str) -> Result<Lease
     }
 }
 
-/// Returns the leased dataset.
 pub fn dataset(session: &Session, leased: Leased, name: &str) -> Result<Dataset> {
     match value(session, leased, name)? {
         Value::Dataset(dataset) => Ok(dataset),

@@ -16,7 +16,6 @@ use tensorlend_layout::word::{Cell, OwnerWord, Word};
 /// Maximum number of requests for a part of cells that does not exist, while the route to the cell does not change.
 const MISSING_MAX: u32 = 64;
 
-/// Leases the value of a name.
 #[inline]
 pub fn lease_key(session: &Session, key: &[u8], name: &str) -> Result<Option<Leased>> {
     session.check()?;
@@ -60,7 +59,6 @@ fn lease_announced(session: &Session, hash: u64, key: &[u8], name: &str) -> Resu
 pub struct CellRoute<'s> {
     pub route: Route<'s>,
     pub owner: ClientNo,
-    /// The cell's number.
     pub number: CellNo,
     /// The name's entry in the directory. `None`: the name is only announced.
     pub entry: Option<EntryNo>,
@@ -122,7 +120,6 @@ impl<'s> CellRoute<'s> {
         self.route.word.peek() == self.route.seen
     }
 
-    /// Returns the version of the value in this cell.
     pub fn version(&self, cell: Cell) -> Version {
         Version { owner_word: self.route.owner_word, cell: cell.0 }
     }

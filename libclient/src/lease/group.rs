@@ -38,7 +38,6 @@ pub struct More {
     pub devices: Vec<(usize, DeviceMember)>,
 }
 
-/// Words of a record.
 const RECORD_WORDS: usize = 16;
 
 /// Copies the words of a [`Group`]: the record, and the unchecked index. Returns their position. The caller must hold

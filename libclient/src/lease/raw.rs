@@ -39,7 +39,6 @@ impl Held {
         Self { segment, entry, owner, cell, owner_word }
     }
 
-    /// Returns the slot's segment.
     #[inline]
     pub fn segment(&self) -> &Arc<PeerSegment> {
         &self.segment

@@ -25,7 +25,6 @@ use tensorlend_layout::stream::{HeaderSummary, RingEntry};
 use tensorlend_layout::tensor::{BadTensor, SlotInfo, SlotKind};
 use tensorlend_layout::word::{Cell, LeaseWord, OwnerWord, Word};
 
-/// A leased value.
 pub enum Leased {
     /// A complete tensor.
     Tensor(Lease),
@@ -34,7 +33,6 @@ pub enum Leased {
 }
 
 impl Leased {
-    /// Returns the lease.
     pub fn held(&self) -> &Held {
         match self {
             Self::Tensor(lease) => lease.held(),
@@ -45,7 +43,6 @@ impl Leased {
 
 /// A lease, and the contents of its slot.
 pub struct Parts {
-    /// The lease.
     pub held: Held,
     /// The slot's record, copied once.
     pub info: SlotInfo,
@@ -183,7 +180,6 @@ impl<'s> Seen<'s> {
 }
 
 impl<'s> Placed<'s> {
-    /// Returns the lease word of the value.
     #[inline(always)]
     pub fn lease(&self) -> LeaseWord {
         self.cell.lease(self.owner)
@@ -195,7 +191,6 @@ impl<'s> Placed<'s> {
         [(self.route.word, self.route.seen), (self.word, self.cell.0)]
     }
 
-    /// Returns the slot's record.
     #[inline(always)]
     pub fn record(&self) -> &'s SlotRecord {
         &self.segment.records[(self.cell.slot() - self.segment.base) as usize]

@@ -103,7 +103,6 @@ impl Drop for OwnGuard<'_> {
 }
 
 impl Shards {
-    /// Opens an epoch guard.
     #[inline(always)]
     pub fn epoch_guard(self: &Arc<Self>) -> EpochGuard<'_> {
         let last = self.last();

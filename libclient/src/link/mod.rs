@@ -101,13 +101,11 @@ impl Link {
         self.layout.store(version, Ordering::Relaxed);
     }
 
-    /// Returns this client's number.
     #[inline]
     pub fn me(&self) -> ClientNo {
         self.welcome.client
     }
 
-    /// Returns the owner word of a directory entry.
     #[inline]
     pub fn owner_word(&self, entry: EntryNo) -> Option<&Word> {
         self.directory.names.get(entry.index()).map(|e| &e.owner_word)

@@ -16,7 +16,6 @@ use tensorlend_os::{barrier, fork, map};
 
 pub(super) const SHARED: usize = SHARDS - 1;
 
-/// Shards of one session.
 pub struct Shards {
     id: u64,
     table: Sheet<LeaseTable>,
@@ -244,7 +243,6 @@ impl Shards {
         Some(shard)
     }
 
-    /// Returns the word of an entry.
     #[inline]
     pub fn word(&self, entry: LeaseEntry) -> &Word {
         &self.table.entries[usize::from(entry.shard)][usize::from(entry.entry)]
@@ -261,7 +259,6 @@ impl Shards {
         }
     }
 
-    /// Returns whether any entry has a lease.
     pub fn has_leases(&self) -> bool {
         let used = self.table.shards_used.peek();
         (0..SHARDS).any(|shard| used >> shard & 1 != 0 && !self.is_empty(shard))
@@ -312,7 +309,6 @@ impl Shards {
         &self.table
     }
 
-    /// Returns the lease table.
     pub fn table(&self) -> &LeaseTable {
         &self.table
     }

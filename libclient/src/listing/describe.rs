@@ -101,20 +101,17 @@ struct SegmentRecords {
     records: Records<SlotRecord>,
     /// The segment's first slot number.
     base: SlotNo,
-    /// The segment's length in bytes.
     bytes: u64,
     /// The loan for which the daemon sent the records. `None`: the segment is mapped.
     lent: Option<Lent>,
 }
 
-/// The bytes of a segment.
 struct Bytes {
     count: u64,
     /// True if the bytes are in a file.
     in_file: bool,
 }
 
-/// The result of one attempt.
 enum Attempt {
     Done(Described),
     Doubtful(Box<Doubtful>),
@@ -311,7 +308,6 @@ impl<'s> Describer<'s> {
         }
     }
 
-    /// Returns the records of a mapped segment.
     fn mapped(&self, peer: Option<&Peer>, seen: Cell, geometry: u64) -> Option<SegmentRecords> {
         let segment = peer?.segment(seen.slot(), geometry, &self.session.directory)?;
         // A record on a device is incomplete, so the client must lease the value.

@@ -61,9 +61,7 @@ impl Pending {
 /// An announcement that a search found.
 #[derive(Clone, Copy)]
 pub struct Announced {
-    /// The announcing client.
     pub owner: ClientNo,
-    /// The announced cell.
     pub cell: CellNo,
     /// The client's `absorbed` word. The announcement leads to the value only while this word is unchanged.
     pub absorbed: Absorbed,

@@ -13,7 +13,6 @@ pub struct Cells {
     free: Vec<CellNo>,
     /// A bit for each cell: set while the cell is bound to a name, or is being filled.
     bound: Vec<u64>,
-    /// The number of cells.
     count: usize,
     /// Names that this client has deleted in their cells, and has not yet reported to the daemon.
     pub deleted: Deleted,
@@ -42,7 +41,6 @@ impl Cells {
         self.extend(cells_first(part), cells_count(part));
     }
 
-    /// Takes a free cell.
     pub fn take(&mut self) -> Option<CellNo> {
         let cell = self.free.pop()?;
         self.bound[cell.index() / 64] |= 1 << (cell.get() % 64);
@@ -77,7 +75,6 @@ impl Cells {
         assert!(!free.iter().any(|cell| self.is_bound(*cell)), "a free cell is not bound");
     }
 
-    /// Returns all cells in use.
     pub fn bound(&self) -> Vec<CellNo> {
         let words = self.bound.iter().enumerate();
         words
@@ -87,7 +84,6 @@ impl Cells {
             .collect()
     }
 
-    /// Returns whether the cell is in use.
     pub fn is_bound(&self, cell: CellNo) -> bool {
         self.bound.get(cell.index() / 64).is_some_and(|word| word >> (cell.get() % 64) & 1 == 1)
     }

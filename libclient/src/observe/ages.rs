@@ -22,7 +22,6 @@ struct Seen {
 }
 
 impl Ages {
-    /// Begins an observation.
     pub fn begin(&mut self) {
         self.observation += 1;
     }

@@ -20,7 +20,6 @@ use tensorlend_layout::word::{Cell, LeaseWord, Member, MemberState};
 use tensorlend_layout::{DType, Uuid};
 use tensorlend_os::clock::boottime_ns;
 
-/// Observes a namespace.
 pub fn observe(observer: &mut Observer) -> Result<Observation> {
     let begun = Instant::now();
     let Observer { session, sheets, ages, commands } = observer;

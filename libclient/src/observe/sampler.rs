@@ -61,7 +61,6 @@ pub struct Sampler {
     away: Option<Instant>,
 }
 
-/// The source of the observations.
 enum Source {
     /// A client of the namespace, which reads shared memory.
     Client { connect: Box<dyn Fn() -> Result<Client> + Send>, client: Client, observer: Observer },

@@ -33,7 +33,6 @@ pub struct Sheets {
 }
 
 impl Sheets {
-    /// Begins an observation.
     pub fn begin(&mut self) {
         (self.asked, self.incomplete) = (0, false);
     }
@@ -112,7 +111,6 @@ impl Sheets {
         known || self.may_ask()
     }
 
-    /// Returns a stream's ring.
     pub fn ring(&self, id: u64) -> Option<&Ring> {
         self.rings.get(&id)
     }

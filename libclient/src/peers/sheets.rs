@@ -133,7 +133,6 @@ impl Drop for Peers {
 pub struct PeerSegment {
     /// The segment's first slot number.
     pub base: SlotNo,
-    /// The segment's slot records.
     pub records: Records<SlotRecord>,
     /// Keeps the segment's pages locked for devices. Declared before the mapping, which must outlive the lock.
     pub locked: PageLock,
@@ -166,7 +165,6 @@ impl PeerSegment {
         self.line.is_none_or(|line| directory.head().wants_out(line.at))
     }
 
-    /// Returns whether a slot is in this segment.
     #[inline]
     pub fn holds(&self, slot: SlotNo) -> bool {
         slot.is_of(self.base, self.records.len() as u32)

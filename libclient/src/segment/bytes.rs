@@ -86,7 +86,6 @@ impl Bytes {
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.length) }
     }
 
-    /// Returns the length in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.length

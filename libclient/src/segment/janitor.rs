@@ -64,7 +64,6 @@ pub trait Upkeep: Send + Sync {
     fn report(&self) -> bool;
 }
 
-/// The janitor of one session.
 pub struct Janitor {
     bell: Bell,
     endings: Mutex<Vec<Ending>>,
@@ -89,13 +88,11 @@ impl Default for Janitor {
 }
 
 impl Janitor {
-    /// Wakes the janitor.
     pub fn ring(&self) {
         self.bell.ring();
         futex::wake_all(&self.bell);
     }
 
-    /// Stops the janitor.
     pub fn stop(&self) {
         // Relaxed: the bell orders this store.
         self.stopped.store(true, Ordering::Relaxed);

@@ -8,7 +8,6 @@ use tensorlend_os::fork::{self, Unshared};
 /// Maximum number of descriptors that all sessions of this process keep. Some programs run with a limit of 256 open files.
 const KEPT_MAX: usize = 32;
 
-/// The number of kept descriptors.
 static KEPT: AtomicUsize = AtomicUsize::new(0);
 
 /// The place for the descriptor of one mapped segment. The descriptor does not outlive the mapping, so it keeps no memory

@@ -71,17 +71,14 @@ impl DeviceMap {
         }
     }
 
-    /// Returns the loan's id.
     pub fn lending(&self) -> LendingId {
         self.lent.lending
     }
 
-    /// Returns the length in bytes.
     pub fn bytes(&self) -> u64 {
         self.lent.bytes
     }
 
-    /// Returns the device.
     pub fn uuid(&self) -> Uuid {
         self.lent.uuid
     }

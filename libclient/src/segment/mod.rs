@@ -17,7 +17,6 @@ use tensorlend_layout::Uuid;
 
 /// The description of a segment whose bytes are on a device.
 pub struct Elsewhere {
-    /// The segment's length.
     pub bytes: u64,
     /// The device.
     pub uuid: Uuid,

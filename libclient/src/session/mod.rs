@@ -104,7 +104,6 @@ impl Session {
         &self.instruments
     }
 
-    /// Takes a slot of `bytes` bytes.
     #[inline]
     pub fn take(&self, bytes: u64) -> Result<Box<Taken>> {
         self.alloc.take(self, bytes)

@@ -68,7 +68,6 @@ pub fn watch(session: &Arc<Session>, view: View, file: FileId) {
 /// The device and the inode of a file.
 pub type FileId = (u64, u64);
 
-/// Returns the identity of a descriptor's file.
 pub fn identity(fd: &OwnedFd) -> Result<FileId> {
     let stat = fstat(fd).map_err(|e| Error::System { doing: DOING, cause: e.into() })?;
     Ok((stat.st_dev, stat.st_ino))

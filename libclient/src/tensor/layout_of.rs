@@ -16,7 +16,6 @@ pub struct Layout {
     pub strides: Dims<i64>,
     /// True if the strides are the row-major (C order) ones.
     pub row_major: bool,
-    /// Number of elements.
     pub elements: u64,
     /// The producer's metadata.
     pub metadata: Vec<u8>,

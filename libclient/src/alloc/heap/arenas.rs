@@ -28,16 +28,13 @@ const ARENAS_MAX: usize = 4096;
 /// Maximum bytes of unused single blocks that the client keeps.
 const BLOCKS_IDLE_BYTES: u64 = 64 << 20;
 
-/// The key of an arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArenaKey {
-    /// The device.
     pub uuid: Uuid,
     /// The stream, if each stream has segments of its own. Otherwise 0.
     pub stream: u64,
 }
 
-/// One arena.
 pub struct Arena {
     key: ArenaKey,
     allocator: Allocator,

@@ -50,7 +50,6 @@ impl Default for Retired {
 }
 
 impl Retired {
-    /// Adds a value of `bytes` bytes.
     #[inline]
     pub fn push(&mut self, value: Cell, bytes: u64) {
         self.bytes += bytes;
@@ -89,7 +88,6 @@ impl Retired {
         self.bytes > 0 && self.bytes + length <= self.enough_bytes
     }
 
-    /// Returns the retired values.
     pub fn iter(&self) -> impl Iterator<Item = Cell> + '_ {
         self.slots.iter().copied()
     }

@@ -73,7 +73,6 @@ impl DeviceMember {
         Ok(tensor.get_or_init(|| mapped))
     }
 
-    /// Returns the tensor, if it is mapped.
     #[cfg(feature = "cuda")]
     pub(crate) fn mapped(&self) -> Option<&DeviceTensor> {
         self.memory.tensor.get()

@@ -32,7 +32,6 @@ const ORPHAN_TIMEOUT: Duration = Duration::from_secs(2);
 /// The slot of a tensor on a device.
 #[derive(Clone)]
 pub struct DeviceSlot {
-    /// The slot's owner.
     pub owner: ClientNo,
     pub slot: SlotNo,
     /// The location of the bytes in the segment.

@@ -52,7 +52,6 @@ impl Memory for Host {
 }
 
 impl<M: Memory> Draft<M> {
-    /// Seals the slot: see [`Memory::seal`].
     #[inline(always)]
     pub(crate) fn seal(&mut self, sequence: u64, next: SlotNo) -> Result<Sealed> {
         M::seal(self, sequence, next)
