@@ -323,7 +323,7 @@ fn a_server_that_ends_is_another_ones_matter() {
     let mut caller = calling.caller("s").open().unwrap();
     let mut caller = std::thread::scope(|scope| {
         let asking = scope.spawn(|| (caller.call(draft(&calling, 1), LONG), caller));
-        // Kept until its server is gone: a response is then impossible, but not an error.
+        // The call outlives its server: responding is then impossible, but not an error.
         let call = first.recv().unwrap();
         drop(first);
         let (gone, caller) = asking.join().unwrap();
@@ -392,7 +392,7 @@ fn one_that_hangs_is_given_up() {
         let next = well.recv().unwrap();
         next.respond(draft(&serving, 4)).unwrap();
         let _caller = asking.join().unwrap();
-        // The response comes too late: nobody receives it.
+        // The response is too late, so no caller receives it.
         call.respond(draft(&serving, 2)).unwrap();
         assert!(hung.try_recv().unwrap().is_none());
         assert_eq!((hung.callers(), well.callers()), (0, 1));

@@ -32,7 +32,7 @@ fn stream() -> Arc<Stream> {
 fn fill(stream: &Stream, ptr: u64, bytes: u64, value: u8) {
     let context = context();
     let _current = context.enter().unwrap();
-    // SAFETY: the callers have a draft or a block there, which outlives the stream's work.
+    // SAFETY: the callers own a draft or a block in this range, which outlives the stream's work.
     unsafe { copy::memset_d8_async(ptr, value, bytes as usize, stream) }.unwrap();
 }
 
@@ -105,7 +105,7 @@ fn another_process() {
             drop(gate);
             stream.synchronize().unwrap();
             let mut copied = vec![0u8; MIB as usize];
-            // SAFETY: a block of that length.
+            // SAFETY: the block has this length.
             unsafe { copy::dtoh(copied.as_mut_ptr(), block.ptr(), copied.len()) }.unwrap();
             assert!(copied.iter().all(|&byte| byte == 1), "overwritten before it was read");
         }

@@ -103,7 +103,7 @@ fn another_process() {
             drop(gate);
             stream.synchronize().unwrap();
             let mut copied = vec![0u8; MIB as usize];
-            // SAFETY: a block of that length.
+            // SAFETY: the block has this length.
             unsafe { copy::dtoh(copied.as_mut_ptr(), block.ptr(), copied.len()) }.unwrap();
             assert!(copied.iter().all(|&byte| byte == 1), "overwritten before it was read");
         }
@@ -239,7 +239,7 @@ fn a_publication_waits_for_all_members() {
                 let mut draft = client.create_on(GPU, DType::U8, [4096]).unwrap();
                 let (context, ptr) = (context(), draft.ptr());
                 let _current = context.enter().unwrap();
-                // SAFETY: the draft is there, and publishing waits for the stream.
+                // SAFETY: the draft exists, and publishing waits for the stream.
                 unsafe { copy::memset_d8_async(ptr, number, 4096, &**stream) }.unwrap();
                 if recorded {
                     draft.record_stream(stream).unwrap();

@@ -105,14 +105,14 @@ fn what_other_threads_keep_comes_back_before_memory_runs_out() {
                 drop([draft(&client, 500 * KIB), draft(&client, 300 * KIB), draft(&client, 100 * KIB)]);
                 kept.wait();
                 done.wait();
-                // Requested again by the same thread.
+                // The same thread requests the size again.
                 drop(draft(&client, 500 * KIB));
             })
         })
         .collect();
     kept.wait();
     assert_eq!(client.memory().slot_bytes, 0);
-    // Whole segments: all of them are empty.
+    // Segments of these lengths are available only if all segments are empty.
     for length in [15 * MIB, 3 * MIB] {
         let mut large = draft(&client, length);
         mark(&mut large, 7);
@@ -163,7 +163,7 @@ fn the_segments_of_small_tensors_go_back_when_a_large_one_needs_their_room() {
 fn every_allocation_is_counted_once_whoever_keeps_it() {
     let broker = broker();
     let client = client(&broker);
-    // Cached, and not counted.
+    // These slots are cached, so they do not count.
     drop([draft(&client, 64), draft(&client, 64)]);
     client.instruments().enable_statistics();
     let threads: Vec<_> = (0..4)
@@ -201,7 +201,7 @@ fn a_draft_in_a_kept_slot_is_published_under_a_version_of_its_own() {
     let mut seen = std::collections::HashSet::new();
     let mut held: Vec<(u8, Lease)> = Vec::new();
     for round in 0..600usize {
-        // Dropped twice, then published from the same slot.
+        // Slots of dropped drafts are reused for the published value.
         drop(draft(&producer, 100));
         drop(draft(&producer, 100));
         let mut published = draft(&producer, 100);

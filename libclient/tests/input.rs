@@ -460,7 +460,7 @@ fn on_a_session_that_was_ended_every_call_returns() {
     let broker = broker();
     let other = client(&broker);
     furnish(&other);
-    // In a separate process: here, other tests' sockets could not be told apart.
+    // In a separate process, because this process has sockets of other tests.
     let child = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "an_ended_session", "--ignored", "--nocapture"])
         .env("TENSORLEND_INPUT_SOCKET", broker.socket())

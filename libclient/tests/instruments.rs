@@ -199,7 +199,7 @@ fn one_log_ends_where_the_next_begins() {
     let client = builder(&broker).connect().unwrap();
     client.instruments().stop_log().unwrap();
     client.instruments().start_log(&first).unwrap();
-    // More than one batch.
+    // Events of more than one batch.
     for _ in 0..6000 {
         drop(client.create(DType::U8, &[1]).unwrap());
     }
@@ -334,7 +334,7 @@ fn drafts_are_told_from_what_names_streams_and_lists_hold() {
     assert_eq!(count(AllocationState::Draft), 1);
     assert_eq!(count(AllocationState::Retired), 0);
 
-    // A whole dataset is deleted while it is leased.
+    // A dataset is deleted while all of it is leased.
     let lease = client.get_dataset("dataset").unwrap();
     client.delete("dataset").unwrap();
     assert_eq!(count(AllocationState::Retired), 3);
@@ -446,7 +446,7 @@ fn the_callback_may_delete_and_ask_and_allocate() {
             let client = theirs.lock().unwrap().clone().unwrap();
             assert_eq!(client.instruments().statistics().unwrap().current_bytes, 4 * PAGE as i64);
             assert_eq!(client.instruments().outstanding().unwrap().bytes(), 4 * PAGE);
-            // The callback is not called for an allocation of its own.
+            // The callback is not called for an allocation that the callback itself makes.
             assert!(client.create(DType::U8, &[1]).unwrap_err().is_limit());
             if pressure.delete("cache").unwrap() { Relief::Retry } else { Relief::GiveUp }
         })

@@ -1,4 +1,4 @@
-//! What a member costs those that have nothing to do with it: counted in the daemon's requests.
+//! The cost of a new member for clients that do not use its values, counted in the daemon's requests.
 
 use std::time::{Duration, Instant};
 use tensorlend::Client;
@@ -40,7 +40,7 @@ fn a_writer_asks_no_more_because_of_idle_members() {
     assert_eq!(requests_of_a_writer(64), requests_of_a_writer(0));
 }
 
-/// Requests that the daemon hears while so many writers, one after the other, join and publish so many names each.
+/// Requests that the daemon counts while `writers` clients join in turn, and each publishes `names` names.
 fn requests_of_writers(broker: &Embedded, writers: usize, names: usize) -> (u64, Duration) {
     let counter = client(broker);
     let before = counter.stat().unwrap().requests;
@@ -61,7 +61,7 @@ fn many_writers_ask_a_few_times_for_each_name() {
     assert!(requests < 60 * (5 * 3 + 5), "{requests} requests");
 }
 
-/// The cost of so many new names one after the other, in microseconds: least, median, most.
+/// Returns the cost of new names, published in turn, in microseconds: minimum, median, maximum.
 fn new_names(writer: &Client, name: impl Fn(u32) -> String) -> String {
     let mut took: Vec<f64> = (0..3000)
         .map(|number| {

@@ -155,7 +155,7 @@ fn leases_come_and_go_in_any_order_and_number() {
     assert!(held.iter().all(|(number, value)| only(value) == *number));
     drop(held);
     consumer.get("x").unwrap();
-    // Every lease is free again, also for another thread.
+    // Every lease entry is free again, also for another thread.
     std::thread::scope(|scope| {
         scope.spawn(|| drop((0..3900).map(|_| consumer.get("x").unwrap()).collect::<Vec<_>>()));
     });

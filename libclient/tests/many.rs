@@ -64,7 +64,7 @@ fn publish(producer: &Client) -> Vec<String> {
     names.extend(["", "\u{1}", "no\nname"].map(str::to_owned));
     // The key of the list's item.
     names.push(String::from_utf8(tensorlend_layout::name::item_key(1, 0).to_vec()).unwrap());
-    // So many new names that the producer announces them, and more than one batch.
+    // So many new names that the producer announces some of them, and that they need more than one batch.
     for number in 0..200u8 {
         let name = format!("new/{number}");
         producer.put(&name, &[number; 3]).unwrap();

@@ -88,7 +88,7 @@ fn strides_and_offsets() {
     let rows: Vec<i32> = out.chunks(4).map(|c| i32::from_le_bytes(c.try_into().unwrap())).collect();
     assert_eq!(rows, [1, 2, 3, 4, 5, 6]);
 
-    // Reversed.
+    // A row in reverse order.
     let spec = TensorSpec { strides: Some(vec![-1]), byte_offset: 12, ..TensorSpec::new(DType::I32, &[4]) };
     let mut draft = client.create_spec(spec).unwrap();
     draft.as_mut_slice::<i32>().unwrap().copy_from_slice(&[1, 2, 3, 4]);

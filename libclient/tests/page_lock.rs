@@ -1,5 +1,5 @@
-//! Page-locked host segments and copies from them, on the fake driver: which segments a client registers, with which flags, and
-//! when it gives them back.
+//! Page-locked host segments, and copies from them, on the fake driver: the segments that a client registers, the
+//! flags, and the time at which it unregisters them.
 
 mod on_fake;
 
@@ -13,9 +13,9 @@ use tensorlend_daemon::{Bytes, Embedded};
 const GPU: Device = Device::cuda(0);
 const REGISTER: &str = "cuMemHostRegister_v2";
 const UNREGISTER: &str = "cuMemHostUnregister";
-/// Portable and mapped for devices.
+/// The segment is portable and mapped for devices.
 const WRITABLE: &str = "cuMemHostRegister flags 3";
-/// The same, and read-only for devices.
+/// The same, but read-only for devices.
 const READ_ONLY: &str = "cuMemHostRegister flags 11";
 
 fn locking() -> Embedded {
@@ -104,7 +104,7 @@ fn a_killed_clients_segments_are_locked_again_by_others() {
         eventually("the other process", || watcher.exists("ready").unwrap());
         let pid = other.pid();
         other.kill();
-        // The third one is the small segment of "ready".
+        // The third call is for the small segment of "ready".
         assert_eq!((calls_of(pid, REGISTER), calls_of(pid, UNREGISTER)), (3, 0));
         let stream = stream();
         // The values of the killed client, and those that it read, are copied from pages that this process locks itself.
@@ -244,7 +244,7 @@ fn locked_segments_are_spilled_when_they_are_unmapped() {
         assert!(calls(REGISTER) >= 12, "each segment was locked");
         assert!(calls(UNREGISTER) >= 6, "released segments are unlocked");
         assert!(client.stat().unwrap().bytes_spilled > 0);
-        // Room for what is read back.
+        // Makes room for segments that are read back.
         for value in 8..12u8 {
             client.delete(&format!("x/{value}")).unwrap();
         }

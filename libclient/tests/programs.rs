@@ -1,4 +1,4 @@
-//! Programs as users write them: the common uses of the library, by its documentation alone. No size needs a cast.
+//! Programs as users write them: common uses of the library that follow its documentation. No size needs a cast.
 #![allow(clippy::float_cmp, reason = "the numbers are small integers")]
 
 use ndarray::Array2;
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tensorlend::{Client, DType, Error, Length, Lifetime, Policy, Result, Shaped, Start, Version};
 use tensorlend_daemon::Embedded;
 
-/// The end of a wait that only a failure reaches.
+/// A timeout that only a failure reaches.
 const LONG: Duration = Duration::from_mins(1);
 
 fn daemon() -> Embedded {

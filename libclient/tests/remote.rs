@@ -213,7 +213,7 @@ fn a_name_of_another_machine_is_fetched_once_and_read_here() {
     assert_eq!(gateway.asked(), 1);
     assert!(reader.remote().placement("node7/sim/pressure").unwrap().unwrap().cached);
     assert_eq!(reader.remote().placement("sim/pressure").unwrap(), None);
-    // By its full name, on its own machine too.
+    // A node's own names also work with the node's name as the first part.
     reader.put("temperature", &[4u8]).unwrap();
     assert_eq!(reader.get("home/temperature").unwrap().as_slice::<u8>().unwrap(), [4]);
     let again = reader.wait_for("home/temperature", LONG).unwrap();

@@ -58,7 +58,7 @@ fn every_borrower_gets_every_loan_in_order() {
         }
         drop(sender);
     });
-    // The ring, and what waits for the next look at the leases.
+    // Only the ring's messages are in use, and slots that wait for the next scan of the leases.
     assert!(producer.memory().slot_bytes < 200 * 512, "{:?}", producer.memory());
 }
 
@@ -70,7 +70,7 @@ fn a_message_has_only_its_own_properties() {
     let mut messages = b.subscribe("s").unwrap();
     for round in 0..40u64 {
         if round % 3 == 0 {
-            // What an unsent loan was given does not come with the next one.
+            // The next loan has no metadata or timestamp of an unsent one.
             let mut unsent = sender.loan().unwrap();
             unsent.set_timestamp(99);
             unsent.set_metadata(b"unsent").unwrap();
@@ -195,7 +195,7 @@ fn loans_and_other_messages_share_the_numbers_of_their_stream() {
 fn a_summary_that_a_size_does_not_fit_is_read_from_the_record() {
     let broker = broker();
     let (a, b) = (client(&broker), client(&broker));
-    // No byte, and one size above 32 bits.
+    // A tensor without bytes, and one with a size above 32 bits.
     let mut sender = a.stream("s").open().unwrap().sender(DType::U32, [1u64 << 32, 0]).unwrap();
     let mut messages = b.subscribe("s").unwrap();
     for round in 0..20u64 {
@@ -265,7 +265,7 @@ fn a_borrower_of_a_stream_that_drops_sees_whole_messages() {
             };
             check(message.tensor().unwrap(), message.sequence());
             assert!(message.validate());
-            // What the stream dropped before the first message is not a loss.
+            // Messages that the stream dropped before the first one do not count as lost.
             assert!(next == 0 || message.sequence() == next + message.lost());
             lost += message.lost();
             next = message.sequence() + 1;
@@ -350,7 +350,7 @@ fn a_deleted_stream_ends_for_its_sender_and_its_borrowers() {
     fill(sender.loan().unwrap(), 0).send().unwrap();
     assert!(b.delete_stream("s").unwrap());
     assert!(matches!(fill(sender.loan().unwrap(), 1).send(), Err(Error::StreamEnded(_))));
-    // The message before the deletion may arrive or not.
+    // The message sent before the deletion may or may not arrive.
     while messages.borrow_timeout(LONG).is_ok() {}
     assert!(matches!(messages.borrow_timeout(LONG), Err(Error::StreamEnded(_))));
 }
@@ -367,7 +367,7 @@ fn a_borrower_sleeps_until_a_message_or_the_end_comes() {
         let ended = matches!(messages.borrow(), Err(Error::StreamEnded(_)));
         (first.unwrap(), dataset.unwrap(), ended)
     });
-    // Time enough to fall asleep, before each of the three.
+    // Each pause is long enough for the subscriber to fall asleep.
     std::thread::sleep(5 * SHORT);
     fill(sender.loan().unwrap(), 3).send().unwrap();
     std::thread::sleep(5 * SHORT);

@@ -98,14 +98,14 @@ fn messages_that_were_replaced_before_the_first_one_was_received_are_lost() {
     let (producer, consumer) = (client(&broker), client(&broker));
     let stream = producer.stream("s").capacity(8).policy(Policy::DropOldest).open().unwrap();
     stream.send(draft(&producer, 0)).unwrap();
-    // The subscription begins with the newest message, which is there.
+    // The subscription begins with the newest message, which exists already.
     let mut messages = consumer.subscribe("s").unwrap();
     for number in 1..100 {
         stream.send(draft(&producer, number)).unwrap();
     }
     let first = messages.recv().unwrap();
     assert_eq!((first.sequence(), first.lost(), messages.lost()), (92, 92, 92));
-    // What a subscription did not begin with is not lost.
+    // Messages before the start of a subscription do not count as lost.
     let mut late = consumer.subscribe("s").unwrap();
     let last = late.recv().unwrap();
     assert_eq!((last.sequence(), last.lost(), late.lost()), (99, 0, 0));
@@ -293,7 +293,7 @@ fn lists_collect_what_many_producers_append() {
         }
         assert_eq!(consumer.wait_length("results", Length::AtLeast(100), Some(LONG)).unwrap(), 100);
     });
-    // The producers are gone, but their items remain.
+    // The producers have ended, but their items remain.
     let of = |value: &Value| value.as_tensor().unwrap().as_slice::<u64>().unwrap()[0];
     let mut all: Vec<u64> = consumer.get_all("results").unwrap().iter().map(of).collect();
     let first_of_worker_0: Vec<u64> = all.iter().copied().filter(|v| *v < 100).collect();
@@ -464,7 +464,7 @@ fn a_borrowed_message_outlives_its_stream() {
     assert!(message.tensor().unwrap().as_slice::<u64>().unwrap().iter().all(|&n| n == 1), "it was reused");
     assert!(message.validate());
     drop(message);
-    // The remaining messages of a deleted stream may arrive or not.
+    // The remaining messages of a deleted stream may or may not arrive.
     while matches!(messages.try_borrow(), Ok(Some(_))) {}
     assert!(matches!(messages.try_borrow(), Err(Error::StreamEnded(_))));
     for round in 0..50 {
@@ -485,7 +485,7 @@ fn a_borrowed_message_outlives_its_producer() {
     let message = messages.try_borrow().unwrap().unwrap();
     drop(a);
     eventually("the quiet of its memory", || c.stat().unwrap().frozen == 1);
-    // Time enough to free memory that nothing keeps.
+    // Long enough to free memory without leases.
     std::thread::sleep(Duration::from_millis(300));
     assert!(c.stat().unwrap().segments > 0, "its memory was given back");
     assert!(message.tensor().unwrap().as_slice::<u64>().unwrap().iter().all(|&n| n == 1), "it was reused");

@@ -343,7 +343,7 @@ fn a_subscription_goes_back_and_forth() {
         messages.into_sync()
     });
     assert_eq!(value(&messages.recv().unwrap()), 2);
-    // In another runtime.
+    // Waits in another runtime.
     run(async {
         let mut messages = messages.into_async().unwrap();
         assert_eq!(value(&messages.recv().await.unwrap()), 3);
@@ -366,7 +366,7 @@ fn a_name_is_awaited_that_another_client_publishes_later() {
         let lease = got.await.unwrap().unwrap();
         assert_eq!((first(&lease), lease.version()), (5, version));
 
-        // Deref to the other methods of the client.
+        // The asynchronous client dereferences to the other methods of the client.
         assert!(consumer.exists("late").unwrap());
         assert!(matches!(consumer.wait_for("").await, Err(Error::Name { .. })));
     });
@@ -472,7 +472,7 @@ fn many_waits_share_one_thread_which_ends_with_its_client() {
     drop(clone);
     assert_eq!(producers[0].stat().unwrap().clients, 4);
     drop(consumer);
-    // The session ends with the thread, a moment later.
+    // The session ends shortly after the thread.
     run(async {
         while producers[0].stat().unwrap().clients != 3 {
             tokio::time::sleep(Duration::from_millis(1)).await;

@@ -254,7 +254,7 @@ def test_every_metric_is_described():
     assert [name for name in metrics if f"| `{name}` |" not in page] == []
 
 
-# Phrases that a plainer one replaces, as whole words.
+# Phrases with plainer equivalents, as whole words.
 PHRASES = """is told|are told|was told|were told|be told|tells of|tell of|tells which|tells what|tells how|is said|says so|go on|goes on|
     went on|going on|but for|left away|brought along|lies here|lies there|shall|is to be|are to be|is not to|anew|mend|mends|mended|
     mending|beside|so many|in vain|as ever|he|his|whoever|meanwhile"""

@@ -5,7 +5,7 @@ use rten_onnx::onnx::{
     TensorProto, TensorShapeProto, TypeProto, TypeProtoTensor, ValueInfoProto,
 };
 
-/// A size: a number, or a word for an open one.
+/// A size: a number, or a name for a size that varies.
 pub enum Size {
     Of(i64),
     Open(&'static str),
@@ -115,7 +115,7 @@ pub fn normalized(size: i64, alpha: f32, beta: f32, bias: f32) -> Vec<u8> {
     })
 }
 
-/// y = Softmax or LogSoftmax of x, in a model of this opset. Every dimension is open.
+/// y = Softmax or LogSoftmax of x, in a model of this opset. All sizes vary.
 pub fn softmax(op: &str, opset: i64, axis: Option<i64>, rank: usize) -> Vec<u8> {
     let mut softmax = node(op, &["x"], &["y"]);
     softmax.attribute.extend(axis.map(|axis| integer("axis", axis)));

@@ -19,7 +19,7 @@ const YIELDS_PER_CHECK: u32 = 256;
 /// Sleep of a resting consumer between two polls, so that it takes no CPU time from the present measurement.
 const REST: Duration = Duration::from_millis(1);
 
-/// A bound on waits for the other process, which is the condition that ends them early.
+/// Bounds waits for the other process: a wait ends early if that process has ended.
 pub enum Lookout {
     /// For the producer. Waits end when the session reports that the consumer has ended. The
     /// session also holds the timeout.

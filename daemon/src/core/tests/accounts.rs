@@ -346,7 +346,7 @@ fn no_user_takes_all_names_of_a_shared_namespace() {
     let names = u64::from(cell);
     assert!(names <= 1024 && names + granted(&a) - a.words().ring_head.peek() + second == 1024, "{names}");
     assert_eq!(figures(&mut w, &a).uids[0].names, names);
-    // Another user finds a third of the rest, and whatever becomes free.
+    // Another user may use a third of the remaining names, and all names that become free.
     let b = join(&mut w, 2, "lab");
     for cell in 0..200 {
         w.bind(&b, &format!("b{cell}"), CellNo::new(cell), Cell::new(1, SlotNo::new(0)));

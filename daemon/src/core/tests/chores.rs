@@ -158,7 +158,7 @@ fn nobody_is_refused_for_items_that_are_going() {
     for number in 0..3 {
         assert_eq!(append(&mut w, &a, "l", false)[0], number * u64::from(CELLS));
     }
-    // Nothing is left to wait for.
+    // No deleted items are left, so the request is refused at once.
     assert!(matches!(w.ask(&b, &bind), Reply::Refused(Refusal::Limit { .. })));
 }
 

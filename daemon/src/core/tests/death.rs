@@ -43,7 +43,7 @@ fn a_chain_and_a_lease_keep_their_segments() {
     let (a, b) = (w.join(1), w.join(1));
     let (one, two, three) = (w.segment(&a), w.segment(&a), w.segment(&a));
     one.write(one.base, 7, Some(two.base + 1));
-    // A circular chain ends.
+    // The daemon stops following a circular chain.
     two.write(two.base + 1, 1, Some(one.base));
     three.write(three.base, 3, None);
     w.bind(&a, "chain", CellNo::new(0), Cell::new(7, one.base));

@@ -256,7 +256,7 @@ fn a_holder_that_ends_departs_with_its_process_and_a_quarantine() {
     a.lease(0, b.number(), Cell::new(1, theirs.base()));
     w.hang_up(&a);
     w.wait_ns(20_000_000_000);
-    // Its session is over and its leases count: the daemon frees no memory that its kernels may read or write.
+    // Its session has ended, and its leases count: the daemon frees no memory that its kernels may read or write.
     assert!(w.awaited.contains(&a.conn) && is_open(&b, a.number()));
     assert_eq!((w.stat().clients, w.stat().segments), (1, 3), "its draft is not freed");
     assert!(matches!(w.ask(&b, &Request::ReturnSegment { base: theirs.base() }), Reply::Refused(Refusal::Bad(_))));

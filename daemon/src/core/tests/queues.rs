@@ -89,7 +89,7 @@ fn each_item_goes_to_one_client_until_it_is_done_or_given_back() {
     (0..4).for_each(|cell| assert_eq!(put(&mut w, &a, CellNo::new(cell)), Reply::Appended { first: cell.into() }));
     let (first, second) = (claim(&mut w, &b).unwrap(), claim(&mut w, &c).unwrap());
     assert_eq!((first.item.number, second.item.number, size(&mut w, &a)), (0, 1, (2, 2)));
-    // Another client's claim is out of reach, and so is an item that nobody has claimed.
+    // The client can confirm neither another client's claim nor an item that no client has claimed.
     assert!(
         !done(&mut w, &c, first)
             && !done(&mut w, &a, QueueClaim { item: QueueItem { number: 3, ..first.item }, ..first })
@@ -359,7 +359,7 @@ fn a_returning_client_keeps_its_claims_before_another_gets_the_items() {
         let claims = vec![items[0], items[2], items[2], unknown, beyond];
         assert!(matches!(w.come_back_claiming(&mut b, claims), Reply::Welcome(_)));
         assert!(w.hear(a.conn).is_none());
-        // The last one has ended.
+        // The last missing client has ended.
         w.loud.clear();
         w.wait_ns(4_000_000_000);
         let claimed = granted(&mut w, &a).expect("an item waits")[0];
@@ -438,7 +438,7 @@ fn items_do_not_wait_for_ever_for_a_client_that_does_not_return() {
     w.wait_ns(200_000_000);
     let later = granted(&mut w, &a).expect("an item waits")[0];
     assert_eq!(later.item, earlier.item);
-    // It is too late for the other one.
+    // The earlier claim of the client that returns too late has ended.
     let mut b = b;
     assert!(matches!(w.come_back_claiming(&mut b, vec![earlier]), Reply::Welcome(_)));
     assert!(!done(&mut w, &b, earlier) && done(&mut w, &a, later));
@@ -470,7 +470,7 @@ fn a_new_daemon_passes_over_the_gaps_of_items_that_are_done() {
     w.come_back(&mut a, None);
     w.come_back_claiming(&mut b, vec![first]);
     assert_eq!(size(&mut w, &a), (1, 1));
-    // In one step: the daemon knows the gap.
+    // This takes one step, because the daemon knows the gap.
     w.say(a.conn, &Request::Queue(claim_one("q")));
     let last = granted(&mut w, &a).expect("it searches no further")[0];
     assert_eq!((last.item.number, claim(&mut w, &a)), (2 * APPEND_MAX as u64 - 1, None));

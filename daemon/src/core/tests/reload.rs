@@ -148,7 +148,7 @@ fn what_is_under_way_is_finished() {
     let a = w.join(1);
     w.wait_ns(1_000_000_000);
     w.slow = true;
-    // This segment is the spare one.
+    // The daemon lends its spare segment.
     w.segment(&a);
     w.say(a.conn, &Request::Segment { bytes: 3 * SEGMENT, slots_log2: 4 });
     assert!(w.hear(a.conn).is_none());

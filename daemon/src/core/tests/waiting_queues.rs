@@ -53,11 +53,11 @@ fn an_item_for_a_client_that_ends_goes_to_the_next_one_that_waits() {
     for client in [&b, &c, &d] {
         say(&mut w, client, claim_waiting("q"));
     }
-    // The first one ends while it waits.
+    // The first consumer ends while it waits.
     w.hang_up(&b);
     put(&mut w, &a, CellNo::new(0));
     assert_eq!((received(&mut w, &c), received(&mut w, &d)), (Some(0), None));
-    // The second one ends with its item, whether or not it has read the reply.
+    // The second consumer ends with its item, whether or not it has read the reply.
     w.hang_up(&c);
     assert_eq!(received(&mut w, &d), Some(0));
     assert_eq!(size(&mut w, &a), (0, 1));
@@ -80,7 +80,7 @@ fn a_client_ends_its_wait_and_gets_one_reply() {
     assert_eq!(heard(&mut w, &b), Some(Reply::Queue(QueueReply::Empty)));
     put(&mut w, &a, CellNo::new(0));
     assert_eq!((heard(&mut w, &b), size(&mut w, &a)), (None, (1, 0)));
-    // The item was granted before the daemon read the end of the wait.
+    // The daemon granted the item before it read the end of the wait.
     assert_eq!(number(claim(&mut w, &b)), Some(0));
     say(&mut w, &b, claim_waiting("q"));
     put(&mut w, &a, CellNo::new(1));
@@ -128,18 +128,18 @@ fn one_request_confirms_items_and_claims_the_next_ones() {
     };
     let first = numbers(&mut w, &b, with(vec![], 2, true));
     assert_eq!(first.iter().map(|it| it.item.number).collect::<Vec<_>>(), [1, 2]);
-    // Another client's claim is out of reach.
+    // The client cannot confirm another client's claim.
     let next = numbers(&mut w, &b, with(vec![first[0], theirs], 1, false));
     assert_eq!((next[0].item.number, size(&mut w, &a)), (3, (2, 3)));
     assert!(done(&mut w, &c, theirs) && !done(&mut w, &b, first[0]));
-    // As many as there are; then the confirmation counts before the wait ends.
+    // The client gets all items that exist. Then it waits, and its confirmation counts before the wait ends.
     let rest = numbers(&mut w, &b, with(vec![first[1]], 64, false));
     assert_eq!(rest.iter().map(|it| it.item.number).collect::<Vec<_>>(), [4, 5]);
     say(&mut w, &b, with(vec![next[0], rest[0]], 64, true));
     assert_eq!((heard(&mut w, &b), size(&mut w, &a)), (None, (0, 1)));
     w.hang_up(&b);
     assert_eq!((number(claim(&mut w, &c)), claim(&mut w, &c)), (Some(5), None));
-    // A request that is refused confirms nothing.
+    // A refused request confirms no item.
     let held = put(&mut w, &a, CellNo::new(6));
     assert_eq!(held, Reply::Appended { first: 6 });
     let sixth = claim(&mut w, &c).unwrap();
@@ -160,7 +160,7 @@ fn a_claim_that_waits_after_a_restart_gets_the_first_item() {
         let mine = claim(&mut w, &b).unwrap();
         w.replace_daemon(settings());
         assert!(matches!(w.come_back(&mut a, None), Reply::Welcome(_)));
-        // Another client may have claimed the item: the daemon reads no further packet until it knows.
+        // Another client may have claimed the item, so the daemon reads no further packet until it knows.
         say(&mut w, &a, claim_waiting("q"));
         assert!(matches!(w.come_back_claiming(&mut b, vec![mine]), Reply::Welcome(_)));
         w.wait_ns(1_000_000);

@@ -82,7 +82,7 @@ fn of_memory_and_file_the_memory_counts() {
     w.assert_empty();
 }
 
-/// The daemon is killed after each effect of an event: every value is in memory or in a file.
+/// The daemon is killed after each effect of an event: each time, every value is in memory or in a file.
 #[test]
 fn between_any_two_steps_one_of_them_is_kept() {
     for back in [false, true] {
