@@ -45,7 +45,7 @@ pub fn page(of: &Configuration) -> Page {
     roff.control("SH", ["DESCRIPTION"]);
     let words: Vec<&str> = head.lines().map(|line| line.trim_start_matches(['#', ' '])).collect();
     // The sentence about the signs of the file does not fit the page, which has no signs.
-    let words = words.join(" ").replace("Lines that begin with \"#=\" show", "Shown are also");
+    let words = words.join(" ").replace("Lines that begin with \"#=\" show", "Inspected are also");
     let words = words.trim_start_matches(of.program).trim_start_matches(": ");
     roff.text([roman(capital(words))]);
     let print = format!("{} --print-config", of.program);

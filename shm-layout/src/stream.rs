@@ -99,7 +99,7 @@ impl Closed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// The message and its summary. Both are valid only if the entry's cell is unchanged after the
-    /// lease, or if the message [stands](Ring::stands).
+    /// lease, or if the message [is still there](Ring::still_has).
     Message(Cell, HeaderSummary),
     /// The producer has not sent the message yet.
     NotYet,
@@ -167,7 +167,7 @@ impl<'a> Ring<'a> {
     /// Subscriber: returns true if a message's number and summary still belong to this cell. For a
     /// message that the subscriber's cursor keeps, this check replaces a lease.
     #[inline]
-    pub fn stands(&self, number: u64, cell: Cell) -> bool {
+    pub fn still_has(&self, number: u64, cell: Cell) -> bool {
         // Acquire pairs with the producer's Release fence after it has emptied the cell. A
         // subscriber that has read a word of this entry's next message finds another cell here.
         fence(Ordering::Acquire);

@@ -24,8 +24,8 @@ pub use health::{FdStoreState, Health, RestartLoss, SpillFault};
 #[cfg(not(loom))]
 pub use hello::Offer;
 pub use inspect::{
-    CLIENTS_SHOWN_MAX, ClientShown, Holds, Inspect, LEASES_SHOWN_MAX, LeaseShown, NAMES_SHOWN_MAX, NameShown,
-    STREAMS_SHOWN_MAX, Shown, StreamShown, SubscriberShown, View,
+    Holds, INSPECTED_CLIENTS_MAX, INSPECTED_LEASES_MAX, INSPECTED_NAMES_MAX, INSPECTED_STREAMS_MAX, Inspect, Inspected,
+    InspectedClient, InspectedLease, InspectedName, InspectedStream, InspectedSubscriber, View,
 };
 pub use queue::{ASSERTED_MAX, CLAIM_BATCH_MAX, CLAIMS_MAX, QueueClaim, QueueItem, QueueReply, QueueRequest};
 pub use refusal::{Reason, Refusal};
@@ -40,7 +40,7 @@ use serde::{Deserialize, Serialize};
 pub const PROTOCOL_VERSION: u16 = PROTOCOL_LAST + if cfg!(feature = "next-layout-for-tests") { 1 } else { 0 };
 /// The version of the last addition.
 const PROTOCOL_LAST: u16 = PROTOCOL_OWN_VIEW;
-/// First version of the control protocol with [`View::Own`] and [`Request::GaveUp`].
+/// First version of the control protocol with [`View::Health`] and [`Request::GaveUp`].
 pub const PROTOCOL_OWN_VIEW: u16 = 9;
 /// First version of the control protocol in which the daemon makes wake pairs.
 pub const PROTOCOL_WAKE_PAIRS: u16 = 8;
@@ -105,8 +105,8 @@ pub struct Return {
     pub member: u64,
     /// First slots of the client's segments. `None`: the client has too many segments to list.
     pub segments: Option<Vec<SlotNo>>,
-    /// The segments of `segments` that the client has released for spill ([`Request::Shelve`]).
-    pub shelved: Vec<SlotNo>,
+    /// The segments of `segments` that the client has released for spill ([`Request::ReleaseForSpill`]).
+    pub released: Vec<SlotNo>,
     /// Number of the client's parts of cells, besides the catalogue.
     pub cells: u8,
     /// The client's claims on items of queues, at most [`ASSERTED_MAX`].
@@ -289,7 +289,7 @@ pub enum Request {
     /// may then move the segment to a file. Until the client gets the segment back, it neither maps
     /// the segment writable nor has a descriptor of it. Reply: [`Reply::Done`]. If spilling is
     /// disabled, the reply is a limit, and nothing changes.
-    Shelve {
+    ReleaseForSpill {
         /// Number of the segment's first slot.
         base: SlotNo,
     },
@@ -321,7 +321,7 @@ pub enum Request {
     },
     /// A request about a queue.
     Queue(QueueRequest),
-    /// A request of an observer, which need not join a namespace. Reply: [`Reply::Shown`], without
+    /// A request of an observer, which need not join a namespace. Reply: [`Reply::Inspected`], without
     /// descriptors.
     Inspect(Inspect),
     /// Subscribes to a stream like [`Request::Subscribe`], with a descriptor that becomes readable with each message.
@@ -447,7 +447,7 @@ pub enum Reply {
     /// A response about a queue.
     Queue(QueueReply),
     /// A part of the daemon's state, for an observer.
-    Shown(Shown),
+    Inspected(Inspected),
 }
 
 /// The session's parameters, for a client that joins.

@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 use tensorlend::{Client, DType, LimitKind};
-use tensorlend_layout::wire::{Inspect, PROTOCOL_OLDEST, PROTOCOL_VERSION, Refusal, Reply, Request, Shown, View};
+use tensorlend_layout::wire::{Inspect, Inspected, PROTOCOL_OLDEST, PROTOCOL_VERSION, Refusal, Reply, Request, View};
 use tensorlend_tests::hand::{ask, dial, hello};
 use tensorlend_tests::keeper::Service;
 use tensorlend_tests::stored::Machine;
@@ -182,8 +182,8 @@ fn at_the_limit_of_sessions_a_user_can_still_inspect_the_daemon() {
     let view = |view| Request::Inspect(Inspect { protocol_min: PROTOCOL_OLDEST, protocol_max: PROTOCOL_VERSION, view });
     let stranger = dial(&daemon.socket()).unwrap();
     for _ in 0..100 {
-        let (reply, descriptors) = ask(&stranger, &view(View::Own), &[]).unwrap();
-        assert!(matches!(reply, Reply::Shown(Shown::Own { .. })) && descriptors.is_empty(), "{reply:?}");
+        let (reply, descriptors) = ask(&stranger, &view(View::Health), &[]).unwrap();
+        assert!(matches!(reply, Reply::Inspected(Inspected::Health { .. })) && descriptors.is_empty(), "{reply:?}");
     }
     let (reply, _) = ask(&stranger, &hello(None), &[]).unwrap();
     assert!(matches!(reply, Reply::Refused(Refusal::Limit { kind: LimitKind::Sessions, .. })), "{reply:?}");
@@ -193,7 +193,7 @@ fn at_the_limit_of_sessions_a_user_can_still_inspect_the_daemon() {
     // A user cannot keep such connections, and cannot have more of them than sessions.
     let open: Vec<_> = (0..20).map(|_| dial(&daemon.socket()).unwrap()).collect();
     eventually("the end of connections beyond the limit", || {
-        open.iter().all(|socket| ask(socket, &view(View::Own), &[]).is_err())
+        open.iter().all(|socket| ask(socket, &view(View::Health), &[]).is_err())
     });
     inspects(&daemon.socket());
     drop(agents);

@@ -36,7 +36,7 @@ const CIRCLES: [(&str, usize); 14] = [
 ];
 
 /// Identifiers that the code no longer has, in place of them a word of the field.
-const BANNED: [(&str, &str); 26] = [
+const BANNED: [(&str, &str); 28] = [
     ("Brief", "HeaderSummary"),
     ("Crowd", "a shared shard"),
     ("Departure", "Draining"),
@@ -59,6 +59,8 @@ const BANNED: [(&str, &str); 26] = [
     ("Rooms", "per-device arenas"),
     ("Section", "an epoch guard"),
     ("Shelf", "released for spill"),
+    ("Shelve", "ReleaseForSpill"),
+    ("Shown", "Inspected"),
     ("Wish", "Parameters, Request"),
     ("bury", "end"),
     ("go_on", "continue"),

@@ -405,7 +405,7 @@ impl Core {
         let parts = &mut Parts { env: &mut self.env, context, members };
         match request {
             Request::ReturnSegment { base } => segments.return_segment(parts, devices, me, *base),
-            Request::Shelve { base } => Segments::release_for_spill(parts, me, *base),
+            Request::ReleaseForSpill { base } => Segments::release_for_spill(parts, me, *base),
             Request::GrowCells => parts.members.grow_cells(parts.env, parts.context, conn, me),
             Request::SlotsOf { owner: number, slot } => Segments::slots_of(parts, me, *number, *slot),
             Request::CellsOf { client: number, part } => parts.members.cells_of(parts.context, *number, *part),

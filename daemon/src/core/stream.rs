@@ -95,9 +95,9 @@ impl Stream {
     }
 }
 
+mod inspected;
 mod restore;
 mod retire;
-mod shown;
 mod subscribers;
 
 pub use restore::{RingId, Rings, Wakes};

@@ -77,7 +77,7 @@ impl Allocator {
     }
 
     fn report_released(&self, base: SlotNo) -> Result<()> {
-        self.control.call(&Request::Shelve { base }, "have a segment spilled", "").map(|_| ())
+        self.control.call(&Request::ReleaseForSpill { base }, "have a segment spilled", "").map(|_| ())
     }
 
     /// Reports the released segments to the new daemon after the daemon was replaced. Does nothing unless they were

@@ -1,10 +1,10 @@
 //! One observation, in an order that misses little. It reads values before leases, so that a value that is replaced
 //! in between appears once, as retired, and not as two values.
 
+use super::display::natural;
 use super::names::{Led, Names};
 use super::observation::{ClientSeen, ClientState, LeaseSeen, Location, Observation, Origin, StreamSeen, ValueSeen};
 use super::sheets::Sheets;
-use super::shown::natural;
 use super::slots::Slots;
 use super::{ENTRIES_MAX, LEASES_MAX, MESSAGES_MAX, Observer, ages, streams};
 use crate::error::Result;

@@ -3,10 +3,10 @@
 
 use super::ages::Ages;
 use super::collect::{add_up, lease_seen};
+use super::display::natural;
 use super::observation::{
     ClientSeen, ClientState, ListSeen, Observation, Origin, StreamSeen, SubscriberSeen, ValueSeen,
 };
-use super::shown::natural;
 use crate::client::ClientBuilder;
 use crate::control::Control;
 use crate::error::{Error, Result};
@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use tensorlend_layout::DType;
 use tensorlend_layout::number::{ClientNo, EntryNo, StreamLine};
 use tensorlend_layout::wire::{
-    ClientShown, Holds, Inspect, LeaseShown, NameShown, NamespaceUse, PROTOCOL_OLDEST, PROTOCOL_OWN_VIEW,
-    PROTOCOL_VERSION, Refusal, Reply, Request, Shown, Stat, StreamShown, View,
+    Holds, Inspect, Inspected, InspectedClient, InspectedLease, InspectedName, InspectedStream, NamespaceUse,
+    PROTOCOL_OLDEST, PROTOCOL_OWN_VIEW, PROTOCOL_VERSION, Refusal, Reply, Request, Stat, View,
 };
 use tensorlend_layout::word::LeaseWord;
 use tensorlend_os::clock::boottime_ns;
@@ -92,23 +92,23 @@ impl ClientBuilder {
 }
 
 /// Requests a part of the daemon's state.
-fn ask(control: &Control, view: View) -> Result<Shown> {
+fn ask(control: &Control, view: View) -> Result<Inspected> {
     ask_since(control, PROTOCOL_OLDEST, view)
 }
 
 /// Requests a part of the state of a daemon that speaks this version of the protocol.
-fn ask_since(control: &Control, protocol_min: u16, view: View) -> Result<Shown> {
+fn ask_since(control: &Control, protocol_min: u16, view: View) -> Result<Inspected> {
     let inspect = Inspect { protocol_min, protocol_max: PROTOCOL_VERSION, view };
-    let doing = if matches!(inspect.view, View::Own) { ASKING } else { DOING };
+    let doing = if matches!(inspect.view, View::Health) { ASKING } else { DOING };
     match control.call(&Request::Inspect(inspect), doing, "")? {
-        Reply::Shown(shown) => Ok(shown),
+        Reply::Inspected(shown) => Ok(shown),
         _ => Err(Error::Protocol { doing }),
     }
 }
 
 /// Requests the daemon's metrics, as an observer sees them.
 pub(super) fn stat(control: &Control) -> Result<Stat> {
-    let Shown::Daemon(mut stat) = ask(control, View::Daemon)? else { return Err(Error::Protocol { doing: DOING }) };
+    let Inspected::Daemon(mut stat) = ask(control, View::Daemon)? else { return Err(Error::Protocol { doing: DOING }) };
     if control.needs_protocol(PROTOCOL_OWN_VIEW, DOING, "").is_ok() {
         stat.health = own_stat(control)?.health;
     }
@@ -117,8 +117,8 @@ pub(super) fn stat(control: &Control) -> Result<Stat> {
 
 /// Requests the daemon's metrics, with the accounts of this user.
 pub fn own_stat(control: &Control) -> Result<Stat> {
-    match ask_since(control, PROTOCOL_OWN_VIEW, View::Own)? {
-        Shown::Own { stat, health } => Ok(Stat { health: Some(*health), ..*stat }),
+    match ask_since(control, PROTOCOL_OWN_VIEW, View::Health)? {
+        Inspected::Health { stat, health } => Ok(Stat { health: Some(*health), ..*stat }),
         _ => Err(Error::Protocol { doing: ASKING }),
     }
 }
@@ -146,8 +146,8 @@ impl Inspector {
         loop {
             let after = all.last().map_or_else(String::new, |last| last.name.clone());
             match ask(&self.control, View::Namespaces { after })? {
-                Shown::Namespaces(some) if some.is_empty() => return Ok(all),
-                Shown::Namespaces(some) => all.extend(some),
+                Inspected::Namespaces(some) if some.is_empty() => return Ok(all),
+                Inspected::Namespaces(some) => all.extend(some),
                 _ => return Err(Error::Protocol { doing: DOING }),
             }
         }
@@ -188,7 +188,7 @@ impl Inspector {
         let mut from = Some(ClientNo::default());
         while let Some(at) = from {
             let view = View::Clients { namespace: seen.namespace.clone(), from: at };
-            let Shown::Clients { clients, next } = ask(&self.control, view)? else {
+            let Inspected::Clients { clients, next } = ask(&self.control, view)? else {
                 return Err(Error::Protocol { doing: DOING });
             };
             seen.clients.extend(clients.into_iter().map(|it| client(it, seen.at_ns)));
@@ -201,10 +201,10 @@ impl Inspector {
         let mut from = Some(EntryNo::default());
         while let Some(at) = from {
             let view = View::Names { namespace: seen.namespace.clone(), from: at };
-            let Shown::Names { names, next } = ask(&self.control, view)? else {
+            let Inspected::Names { names, next } = ask(&self.control, view)? else {
                 return Err(Error::Protocol { doing: DOING });
             };
-            for NameShown { name, holds } in names {
+            for InspectedName { name, holds } in names {
                 match holds {
                     Holds::List(items) => seen.lists.push(ListSeen { name, items }),
                     value @ Holds::Value { .. } => {
@@ -227,11 +227,11 @@ impl Inspector {
         let mut from = Some(ClientNo::default());
         while let Some(at) = from {
             let view = View::Leases { namespace: seen.namespace.clone(), from: at };
-            let Shown::Leases { leases, next, truncated } = ask(&self.control, view)? else {
+            let Inspected::Leases { leases, next, truncated } = ask(&self.control, view)? else {
                 return Err(Error::Protocol { doing: DOING });
             };
             seen.truncated |= truncated;
-            for LeaseShown { holder, lease, count } in leases {
+            for InspectedLease { holder, lease, count } in leases {
                 let key = (holder, epochs.get(&holder).copied().unwrap_or(0), lease);
                 let (age, lease, count) = (ages.of(key, seen.at_ns), LeaseWord(lease), u64::from(count));
                 let value = values.get(&lease.0).copied();
@@ -251,7 +251,7 @@ impl Inspector {
         let mut from = Some(StreamLine::default());
         while let Some(at) = from {
             let view = View::Streams { namespace: seen.namespace.clone(), from: at };
-            let Shown::Streams { streams, next } = ask(&self.control, view)? else {
+            let Inspected::Streams { streams, next } = ask(&self.control, view)? else {
                 return Err(Error::Protocol { doing: DOING });
             };
             seen.streams.extend(streams.into_iter().map(stream));
@@ -262,7 +262,7 @@ impl Inspector {
     }
 }
 
-fn client(it: ClientShown, now_ns: u64) -> ClientSeen {
+fn client(it: InspectedClient, now_ns: u64) -> ClientSeen {
     ClientSeen {
         number: it.number,
         epoch: it.epoch,
@@ -297,7 +297,7 @@ fn value_seen(name: String, holds: Holds) -> Option<(u64, ValueSeen)> {
     Some((lease, value))
 }
 
-fn stream(it: StreamShown) -> StreamSeen {
+fn stream(it: InspectedStream) -> StreamSeen {
     let subscribers = it.subscribers.into_iter().map(|it| SubscriberSeen {
         client: it.client,
         cursor: it.cursor,

@@ -8,6 +8,7 @@
 
 mod ages;
 mod collect;
+mod display;
 mod inspector;
 mod meters;
 mod names;
@@ -15,12 +16,13 @@ mod observation;
 mod process;
 mod sampler;
 mod sheets;
-mod shown;
 mod slots;
 mod streams;
 #[cfg(test)]
 mod tests;
 
+#[doc(hidden)]
+pub use display::{natural, stat_json};
 pub use inspector::Inspector;
 pub(crate) use inspector::own_stat;
 pub use meters::{Meters, States};
@@ -32,8 +34,6 @@ pub use observation::{
 pub use process::is_process;
 #[doc(hidden)]
 pub use sampler::{Asker, Sampled, Sampler};
-#[doc(hidden)]
-pub use shown::{natural, stat_json};
 /// The number of a client in its namespace. A new client may reuse the number of an ended one, with a later epoch.
 pub use tensorlend_layout::number::ClientNo;
 /// The number of a subscriber's cursor: with the number of its client, it identifies a subscription.

@@ -78,7 +78,7 @@ impl Resume for Resuming {
         let link = self.link.upgrade().ok_or(Error::SessionEnded)?;
         link.check()?;
         let session = self.session.upgrade();
-        let (segments, shelved) = match &session {
+        let (segments, released) = match &session {
             Some(session) => session.alloc().bases(),
             None => (None, Vec::new()),
         };
@@ -91,7 +91,7 @@ impl Resume for Resuming {
             client: link.me(),
             member: link.welcome.member,
             segments,
-            shelved,
+            released,
             cells: session.as_ref().map_or(u8::MAX, |session| session.names().cell_parts()),
             claims: session.as_ref().map_or_else(Vec::new, |session| session.control.asserted()),
         };

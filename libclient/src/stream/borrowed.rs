@@ -416,7 +416,7 @@ impl Subscription {
         (near.cell, near.summary) = (cell, *summary);
         if self.at.waits {
             // After the daemon has ended this session, its cursor protects nothing.
-            return ring.stands(self.next, cell) && session.is_member();
+            return ring.still_has(self.next, cell) && session.is_member();
         }
         let Some(owner_word) = session.owner_word(self.at.entry) else { return false };
         near.release(session);

@@ -145,7 +145,7 @@ impl Subscription {
     fn origin(&self, number: u64) -> Option<Origin> {
         let ring = Ring { head: &self.at.head, entries: &self.at.entries };
         let Found::Message(cell, words) = ring.find(number) else { return None };
-        Origin::unpack(&words).filter(|_| ring.stands(number, cell))
+        Origin::unpack(&words).filter(|_| ring.still_has(number, cell))
     }
 
     /// Returns the position in the original stream after the newest message of this ring, which a gateway has filled.

@@ -6,13 +6,13 @@ use crate::number::{ClientNo, CursorNo, EntryNo, StreamLine};
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of clients in one response, so that it fits into a packet.
-pub const CLIENTS_SHOWN_MAX: usize = 256;
+pub const INSPECTED_CLIENTS_MAX: usize = 256;
 /// Maximum number of names in one response.
-pub const NAMES_SHOWN_MAX: usize = 160;
+pub const INSPECTED_NAMES_MAX: usize = 160;
 /// Maximum number of leases of one client in one response.
-pub const LEASES_SHOWN_MAX: usize = 2048;
+pub const INSPECTED_LEASES_MAX: usize = 2048;
 /// Maximum number of streams in one response.
-pub const STREAMS_SHOWN_MAX: usize = 24;
+pub const INSPECTED_STREAMS_MAX: usize = 24;
 
 /// A request of an observer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,68 +28,68 @@ pub struct Inspect {
 /// A part of the daemon's state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum View {
-    /// The daemon's metrics. Response: [`Shown::Daemon`].
+    /// The daemon's metrics. Response: [`Inspected::Daemon`].
     Daemon,
-    /// The namespaces after this name. Response: [`Shown::Namespaces`].
+    /// The namespaces after this name. Response: [`Inspected::Namespaces`].
     Namespaces {
         /// The last namespace of the previous response; empty: none.
         after: String,
     },
-    /// The clients of a namespace. Response: [`Shown::Clients`].
+    /// The clients of a namespace. Response: [`Inspected::Clients`].
     Clients {
         namespace: String,
         /// First client number to show.
         from: ClientNo,
     },
-    /// Names and lists of a namespace. Response: [`Shown::Names`].
+    /// Names and lists of a namespace. Response: [`Inspected::Names`].
     Names {
         namespace: String,
         /// First entry of the directory.
         from: EntryNo,
     },
-    /// Leases in a namespace, by holder. Response: [`Shown::Leases`].
+    /// Leases in a namespace, by holder. Response: [`Inspected::Leases`].
     Leases {
         namespace: String,
         /// First holder's number.
         from: ClientNo,
     },
-    /// Streams of a namespace. Response: [`Shown::Streams`].
+    /// Streams of a namespace. Response: [`Inspected::Streams`].
     Streams {
         namespace: String,
         /// First index in the table of streams.
         from: StreamLine,
     },
     /// The daemon's metrics and its health, with the accounts that [`super::Request::Stat`] shows to the requesting user.
-    /// Any user may request them, also while a limit refuses a session to the user. Response: [`Shown::Own`].
-    Own,
+    /// Any user may request them, also while a limit refuses a session to the user. Response: [`Inspected::Health`].
+    Health,
 }
 
 /// The response to an observer. `next` is the position of the next request. `None` marks the last
 /// response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Shown {
+pub enum Inspected {
     /// The daemon's metrics, with the users and namespaces that the superuser sees.
     Daemon(Box<Stat>),
     /// Namespaces, sorted by name. An empty list means that there are no further ones.
     Namespaces(Vec<NamespaceUse>),
     /// Clients, sorted by number.
-    Clients { clients: Vec<ClientShown>, next: Option<ClientNo> },
+    Clients { clients: Vec<InspectedClient>, next: Option<ClientNo> },
     /// Names and lists.
-    Names { names: Vec<NameShown>, next: Option<EntryNo> },
+    Names { names: Vec<InspectedName>, next: Option<EntryNo> },
     Leases {
-        leases: Vec<LeaseShown>,
+        leases: Vec<InspectedLease>,
         /// The next holder.
         next: Option<ClientNo>,
         /// Whether the response omits leases of one client.
         truncated: bool,
     },
     Streams {
-        streams: Vec<StreamShown>,
+        streams: Vec<InspectedStream>,
         /// The next index.
         next: Option<StreamLine>,
     },
     /// The daemon's metrics and its health.
-    Own {
+    Health {
         /// The metrics, with the accounts of the requesting user.
         stat: Box<Stat>,
         health: Box<Health>,
@@ -97,7 +97,7 @@ pub enum Shown {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClientShown {
+pub struct InspectedClient {
     pub number: ClientNo,
     pub epoch: u32,
     pub pid: u32,
@@ -114,7 +114,7 @@ pub struct ClientShown {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NameShown {
+pub struct InspectedName {
     pub name: String,
     /// The content of the name.
     pub holds: Holds,
@@ -146,7 +146,7 @@ pub enum Holds {
 
 /// The leases of one client on one value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeaseShown {
+pub struct InspectedLease {
     pub holder: ClientNo,
     /// The word of the lease.
     pub lease: u64,
@@ -154,7 +154,7 @@ pub struct LeaseShown {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StreamShown {
+pub struct InspectedStream {
     pub name: String,
     /// The stream's index in the table of streams.
     pub index: StreamLine,
@@ -171,11 +171,11 @@ pub struct StreamShown {
     pub held: u64,
     /// Whether the producer has closed the stream.
     pub is_closed: bool,
-    pub subscribers: Vec<SubscriberShown>,
+    pub subscribers: Vec<InspectedSubscriber>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SubscriberShown {
+pub struct InspectedSubscriber {
     pub client: ClientNo,
     /// The index of the subscriber's cursor.
     pub cursor: CursorNo,
@@ -192,11 +192,11 @@ mod tests {
 
     #[test]
     fn the_longest_responses_fit_into_a_packet() {
-        let fits = |shown: Shown| {
-            let bytes = encode(&Reply::Shown(shown)).len();
+        let fits = |shown: Inspected| {
+            let bytes = encode(&Reply::Inspected(shown)).len();
             assert!(bytes <= PACKET_BYTES_MAX, "{bytes}");
         };
-        let client = ClientShown {
+        let client = InspectedClient {
             number: ClientNo::MAX,
             epoch: u32::MAX,
             pid: u32::MAX,
@@ -208,7 +208,7 @@ mod tests {
             bytes: u64::MAX,
             segments: u32::MAX,
         };
-        fits(Shown::Clients { clients: vec![client; CLIENTS_SHOWN_MAX], next: Some(ClientNo::MAX) });
+        fits(Inspected::Clients { clients: vec![client; INSPECTED_CLIENTS_MAX], next: Some(ClientNo::MAX) });
         let holds = Holds::Value {
             client: ClientNo::MAX,
             lease: u64::MAX,
@@ -219,13 +219,17 @@ mod tests {
             timestamp_ns: u64::MAX,
             in_file: true,
         };
-        let name = NameShown { name: "x".repeat(255), holds };
-        fits(Shown::Names { names: vec![name; NAMES_SHOWN_MAX], next: Some(EntryNo::new(u32::MAX)) });
-        let lease = LeaseShown { holder: ClientNo::MAX, lease: u64::MAX, count: u32::MAX };
-        fits(Shown::Leases { leases: vec![lease; LEASES_SHOWN_MAX], next: Some(ClientNo::MAX), truncated: true });
+        let name = InspectedName { name: "x".repeat(255), holds };
+        fits(Inspected::Names { names: vec![name; INSPECTED_NAMES_MAX], next: Some(EntryNo::new(u32::MAX)) });
+        let lease = InspectedLease { holder: ClientNo::MAX, lease: u64::MAX, count: u32::MAX };
+        fits(Inspected::Leases {
+            leases: vec![lease; INSPECTED_LEASES_MAX],
+            next: Some(ClientNo::MAX),
+            truncated: true,
+        });
         let subscriber =
-            SubscriberShown { client: ClientNo::MAX, cursor: CursorNo::MAX, lag: Some(u64::MAX), lost: u64::MAX };
-        let stream = StreamShown {
+            InspectedSubscriber { client: ClientNo::MAX, cursor: CursorNo::MAX, lag: Some(u64::MAX), lost: u64::MAX };
+        let stream = InspectedStream {
             name: "x".repeat(255),
             index: StreamLine::MAX,
             id: u64::MAX,
@@ -237,6 +241,9 @@ mod tests {
             is_closed: true,
             subscribers: vec![subscriber; crate::directory::SUBSCRIBERS],
         };
-        fits(Shown::Streams { streams: vec![stream; STREAMS_SHOWN_MAX], next: Some(StreamLine::new(u32::MAX)) });
+        fits(Inspected::Streams {
+            streams: vec![stream; INSPECTED_STREAMS_MAX],
+            next: Some(StreamLine::new(u32::MAX)),
+        });
     }
 }

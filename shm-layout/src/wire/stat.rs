@@ -67,7 +67,7 @@ pub struct Stat {
     /// superuser, the sessions of every uid. At most 64, those with the most bytes.
     pub holders: Vec<Holder>,
     /// The daemon's faults, and the losses of its last restart. `None`: the daemon is older than this client. The field
-    /// is no part of the message: see [`super::Shown::Own`].
+    /// is no part of the message: see [`super::Inspected::Health`].
     #[serde(skip)]
     pub health: Option<Health>,
 }

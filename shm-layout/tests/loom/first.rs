@@ -321,16 +321,16 @@ const CAREFUL: Miss = Miss { directory_again: true, owner_word_first: true, abso
 fn get(client: &Client, name: &NameEntry, lease: &Word, how: Miss) -> Result<Option<u32>, ()> {
     let owner_word = OwnerWord(name.owner_word.read());
     if owner_word.is_live() {
-        let stands = acquire(lease, Cell::new(1, SlotNo::new(0)).lease(OWNER), &[(&name.owner_word, owner_word.0)]);
+        let leased = acquire(lease, Cell::new(1, SlotNo::new(0)).lease(OWNER), &[(&name.owner_word, owner_word.0)]);
         lease.set(0);
-        return if stands { Ok(Some(owner_word.cell().get())) } else { Err(()) };
+        return if leased { Ok(Some(owner_word.cell().get())) } else { Err(()) };
     }
     if let Some((absorbed, cell)) = client.announced() {
         let route = [(&client.member.absorbed, absorbed.0)];
-        let stands =
+        let leased =
             acquire(lease, Cell::new(1, SlotNo::new(0)).lease(OWNER), &route[..usize::from(how.absorbed_again)]);
         lease.set(0);
-        return if stands { Ok(Some(cell.get())) } else { Err(()) };
+        return if leased { Ok(Some(cell.get())) } else { Err(()) };
     }
     if how.directory_again && OwnerWord(name.owner_word.read()).is_live() { Err(()) } else { Ok(None) }
 }

@@ -44,7 +44,7 @@ enum Told {
     /// It is a member now.
     Joined,
     /// The location of the owner's segment. The receiver joined long before.
-    Shown,
+    Lent,
 }
 
 impl Told {
@@ -54,7 +54,7 @@ impl Told {
                 w.member.member.set(Member::new(MemberState::Open, 1, 5).0);
                 w.head.present[0].set_bits(1 << NEWCOMER.get());
             }
-            Self::Shown => {
+            Self::Lent => {
                 let (word, bit) = audience_bit(NEWCOMER);
                 w.owner.audience[word].set_bits(bit);
             }
@@ -65,7 +65,7 @@ impl Told {
     fn listed(self, w: &World) -> Vec<ClientNo> {
         match self {
             Self::Joined => bits(&w.head.present, 64).collect(),
-            Self::Shown => audience(&w.head.present, &w.owner.audience, 64).collect(),
+            Self::Lent => audience(&w.head.present, &w.owner.audience, 64).collect(),
         }
     }
 }
@@ -81,7 +81,7 @@ fn model(told: Told, listed_after_fence: bool, stored_before_reply: bool) {
         table: LeaseTable::model(),
         bytes: Bytes::new(),
     });
-    if told == Told::Shown {
+    if told == Told::Lent {
         Told::Joined.store(&w);
     }
     let daemon = {
@@ -138,11 +138,11 @@ fn a_newcomer_overlooked() {
 
 #[test]
 fn who_was_shown_a_segment_is_seen_by_every_later_scan() {
-    holds("bit stored, then shown; audience read behind the fence", None, || model(Told::Shown, true, true));
+    holds("bit stored, then shown; audience read behind the fence", None, || model(Told::Lent, true, true));
 }
 
 #[test]
 fn an_audience_overlooked() {
-    refuted("audience read before the fence", RACE, || model(Told::Shown, false, true));
-    refuted("shown before the bit is stored", RACE, || model(Told::Shown, true, false));
+    refuted("audience read before the fence", RACE, || model(Told::Lent, false, true));
+    refuted("shown before the bit is stored", RACE, || model(Told::Lent, true, false));
 }

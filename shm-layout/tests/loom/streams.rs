@@ -296,7 +296,7 @@ impl World {
     /// Looks for a message and reads it under the cursor alone.
     fn borrow(&self, how: Borrow, number: u64) {
         let Found::Message(cell, found) = self.ring().find(number) else { return };
-        if how != Borrow::NotLookedAgain && !self.ring().stands(number, cell) {
+        if how != Borrow::NotLookedAgain && !self.ring().still_has(number, cell) {
             return;
         }
         reached();
@@ -424,10 +424,10 @@ fn opened_again(by_id: bool) {
     let producer = {
         let w = w.clone();
         spawn(move || {
-            let stands = if by_id { w.stream.id.read() == STREAM } else { w.owner_word.read() == owner_word };
+            let is_current = if by_id { w.stream.id.read() == STREAM } else { w.owner_word.read() == owner_word };
             for number in 0..2 {
                 scan_fence();
-                if !stands && !w.leases.cursors[0].keeps(STREAM, 2) && !holds_lease(&w.leases, message(number)) {
+                if !is_current && !w.leases.cursors[0].keeps(STREAM, 2) && !holds_lease(&w.leases, message(number)) {
                     w.bytes.write(number as u32);
                 }
             }

@@ -142,7 +142,7 @@ fn ring(data: &[u8]) {
     let _ = SheetHeader::check(&view, Magic::Stream);
     for number in words(data).chain(0..3).take(20) {
         if let Found::Message(cell, summary) = ring.find(number) {
-            assert!(ring.stands(number, cell));
+            assert!(ring.still_has(number, cell));
             let _ = SlotInfo::check_summary(&summary, 1 << 20);
             let _ = SlotInfo::of_summary(&summary, cell.generation());
         }

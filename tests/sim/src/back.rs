@@ -143,7 +143,7 @@ impl Sim {
         let Hello { protocol_min, protocol_max, layout_version, layout_hash, .. } = hello();
         let kept = || h.segments.iter().filter(|(_, seg)| !seg.returning);
         let segments = kept().map(|(&base, _)| base).collect();
-        let shelved = kept().filter(|(_, seg)| seg.shelved).map(|(&base, _)| base).collect();
+        let released = kept().filter(|(_, seg)| seg.released).map(|(&base, _)| base).collect();
         let back = Return {
             protocol_min,
             protocol_max,
@@ -153,7 +153,7 @@ impl Sim {
             client: seat.number(),
             member: seat.welcome.member,
             segments: Some(segments),
-            shelved,
+            released,
             cells: h.parts.len() as u8,
             claims: h.asserted(),
         };

@@ -19,7 +19,7 @@ pub enum Asked {
     Hello,
     Segment,
     Return(SlotNo),
-    Shelve(SlotNo),
+    ReleaseForSpill(SlotNo),
     Bind {
         key: String,
         cell: CellNo,
@@ -29,7 +29,7 @@ pub enum Asked {
         cells: Vec<(CellNo, Cell)>,
     },
     /// A segment of this member, in this life of it.
-    Shown {
+    SegmentOf {
         catalogue: ClientNo,
         member: u64,
     },
@@ -69,7 +69,7 @@ pub struct Seg {
     /// Whether the client has requested to return the segment.
     pub returning: bool,
     /// Whether the segment is released for spill: the client writes nothing more into it.
-    pub shelved: bool,
+    pub released: bool,
 }
 
 impl Seg {
@@ -258,7 +258,7 @@ impl Sim {
                 let (segment, slots_file) = (lend[0].0, lend[1].0);
                 h.segments.insert(
                     base,
-                    Seg { segment, slots_file, slots, used, generations, returning: false, shelved: false },
+                    Seg { segment, slots_file, slots, used, generations, returning: false, released: false },
                 );
             }
             // Not found: the segment was returned already, by a repeated request or by a daemon that knew the list of
@@ -271,14 +271,14 @@ impl Sim {
                 }
             }
             (Asked::Return(base), _) => h.segments.get_mut(&base).expect("it is kept").returning = false,
-            (Asked::Shelve(base), Reply::Done) => {
-                self.done.shelved += 1;
+            (Asked::ReleaseForSpill(base), Reply::Done) => {
+                self.done.released += 1;
                 h.unmaps.push(h.segments[&base].segment);
                 if self.disk.chance(70) {
                     self.unmap(actor, h);
                 }
             }
-            (Asked::Shelve(base), _) => h.segments.get_mut(&base).expect("it is kept").shelved = false,
+            (Asked::ReleaseForSpill(base), _) => h.segments.get_mut(&base).expect("it is kept").released = false,
             (Asked::Bind { key, cell, value }, Reply::Bound { entry, owner_word }) => {
                 self.done.puts += 1;
                 let own = CellInUse {
@@ -300,7 +300,7 @@ impl Sim {
                     h.own.insert(cell, CellInUse { key: None, value, owner_word: None, pending: None, deleted: false });
                 }
             }
-            (Asked::Shown { catalogue, member }, Reply::Segment { .. } | Reply::DeviceSegment(_)) => {
+            (Asked::SegmentOf { catalogue, member }, Reply::Segment { .. } | Reply::DeviceSegment(_)) => {
                 h.shown.insert(catalogue, member);
             }
             (Asked::Claim | Asked::ClaimNext(_), Reply::Queue(QueueReply::Claimed(claims))) => h.claims.extend(claims),
@@ -373,7 +373,7 @@ impl Sim {
     }
 
     fn fill_one(&mut self, h: &mut Honest, next: SlotNo) -> Option<Cell> {
-        let mut free = h.segments.iter_mut().filter(|(_, seg)| !seg.returning && !seg.shelved);
+        let mut free = h.segments.iter_mut().filter(|(_, seg)| !seg.returning && !seg.released);
         let (&base, seg, at) = free.find_map(|(b, s)| s.used.iter().position(|u| !u).map(|at| (b, s, at)))?;
         self.fills += 1;
         seg.used[at] = true;

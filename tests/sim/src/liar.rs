@@ -35,7 +35,7 @@ impl Sim {
         if !self.settings.devices.is_empty() && self.rng.chance(25) {
             request = self.any_device_request();
         }
-        if let (Request::ReturnSegment { base } | Request::Shelve { base }, Some(own)) =
+        if let (Request::ReturnSegment { base } | Request::ReleaseForSpill { base }, Some(own)) =
             (&mut request, self.own_base(actor))
         {
             *base = own.0;
@@ -123,7 +123,7 @@ impl Sim {
                 let bytes = self.rng.pick(&[SEGMENT, SEGMENT, 3 * SEGMENT, 1, 0, u64::MAX, 1 << 40]);
                 Request::Segment { bytes, slots_log2: self.rng.pick(&[0, 1, 2, 3, 20, 21, 255]) }
             }
-            6..8 if self.disk.settings.is_some() && self.disk.chance(50) => Request::Shelve { base: slot },
+            6..8 if self.disk.settings.is_some() && self.disk.chance(50) => Request::ReleaseForSpill { base: slot },
             6..8 => Request::ReturnSegment { base: slot },
             8 => Request::GrowCells,
             9 => Request::SegmentOf { owner: catalogue, slot },
@@ -215,7 +215,7 @@ impl Sim {
             client: catalogue,
             member: self.a_member(),
             segments: self.rng.chance(50).then(|| vec![slot; self.rng.pick(&[0, 1, 3, 4096])]),
-            shelved: if self.disk.chance(50) { vec![slot; 3] } else { Vec::new() },
+            released: if self.disk.chance(50) { vec![slot; 3] } else { Vec::new() },
             cells: self.rng.pick(&[0, 1, 255]),
             claims: vec![QueueClaim { item: QueueItem { list: slot.into(), number: u64::MAX }, grant: 0 }; 3],
         }

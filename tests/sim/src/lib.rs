@@ -113,7 +113,7 @@ pub struct Done {
     /// Segments spilled to files.
     pub spilled: u64,
     /// Segments that live owners released for spill.
-    pub shelved: u64,
+    pub released: u64,
     /// Segments read back from files.
     pub recalled: u64,
     /// Streams that ended after their producers had closed them.
@@ -144,7 +144,7 @@ impl std::ops::AddAssign for Done {
         self.returns += more.returns;
         self.reloads += more.reloads;
         self.spilled += more.spilled;
-        self.shelved += more.shelved;
+        self.released += more.released;
         self.recalled += more.recalled;
         self.streams_ended += more.streams_ended;
         self.claims += more.claims;

@@ -54,7 +54,7 @@ impl Sim {
     pub fn check_order_of_spill(&self, source: File) {
         for &writer in self.memory.get(&source).iter().flat_map(|memory| &memory.writers) {
             let its = self.actors[writer].honest.iter().flat_map(|h| h.segments.values());
-            let writes = its.filter(|seg| seg.segment == source).any(|seg| !seg.shelved && !seg.returning);
+            let writes = its.filter(|seg| seg.segment == source).any(|seg| !seg.released && !seg.returning);
             assert!(!writes, "{source:?} is to be spilled, and client {writer} has not let go of it");
         }
     }
@@ -155,10 +155,10 @@ impl Sim {
         if self.disk.settings.is_none() || h.asked.is_some() || !self.life.keeper || !self.disk.rng.chance(15) {
             return;
         }
-        let is_used = |seg: &Seg| !seg.returning && !seg.shelved && seg.used.iter().any(|&used| used);
+        let is_used = |seg: &Seg| !seg.returning && !seg.released && seg.used.iter().any(|&used| used);
         let Some((&base, seg)) = h.segments.iter_mut().find(|(_, seg)| is_used(seg)) else { return };
-        seg.shelved = true;
-        self.ask(actor, h, Asked::Shelve(base), &Request::Shelve { base });
+        seg.released = true;
+        self.ask(actor, h, Asked::ReleaseForSpill(base), &Request::ReleaseForSpill { base });
     }
 
     /// Returns a slot in a file that this client should request: mostly one that it leases and must have in memory to

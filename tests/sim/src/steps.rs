@@ -275,7 +275,7 @@ impl Sim {
         if catalogue != seat.number() && h.shown.get(&catalogue) != Some(&member) {
             if h.asked.is_none() {
                 let request = Request::SegmentOf { owner: catalogue, slot: value.slot() };
-                self.ask(actor, h, Asked::Shown { catalogue, member }, &request);
+                self.ask(actor, h, Asked::SegmentOf { catalogue, member }, &request);
             }
             return;
         }

@@ -16,7 +16,7 @@ fn no_schedule_breaks_an_invariant() {
     }
     assert!(all.reloads > 100, "limits change: {all:?}");
     assert!(all.spilled > 100 && all.recalled > 5, "segments go to files and come back: {all:?}");
-    assert!(all.shelved > 40, "owners that live let go of segments: {all:?}");
+    assert!(all.released > 40, "owners that live let go of segments: {all:?}");
     assert!(all.streams_ended > 5, "closed streams end: {all:?}");
     assert!(all.claims > 300 && all.confirmed > 100, "items of queues are claimed and confirmed: {all:?}");
     assert!(all.handed_over > 10, "items go to clients that wait: {all:?}");

@@ -23,7 +23,7 @@ use tensorlend_layout::wire::{Refusal, Reply, Return};
 /// Returns true if the client has memory, or has values in memory, that this daemon does not have. The memory of segments
 /// that the client has released for spill may be lost.
 fn has_lost_memory(client: &Client, back: &Return) -> bool {
-    let released: BTreeSet<SlotNo> = back.shelved.iter().copied().collect();
+    let released: BTreeSet<SlotNo> = back.released.iter().copied().collect();
     let has =
         |base: &SlotNo| client.segments.get(base).is_some_and(|segment| !segment.is_lost() || released.contains(base));
     back.segments.iter().flatten().any(|base| !has(base))
@@ -87,7 +87,7 @@ impl Core {
             namespace.end_client(&mut self.env, back.client);
             return Err(unknown());
         }
-        for base in &back.shelved {
+        for base in &back.released {
             if let Some(segment) = client.segments.get_mut(*base).filter(|segment| segment.device.is_none()) {
                 segment.released_ns = Some(self.env.clock.now_ns());
                 self.env.spills.note_spillable();

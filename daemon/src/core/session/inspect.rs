@@ -9,7 +9,7 @@ use crate::core::outcome::{Outcome, RequestResult};
 use crate::core::owners::SUPERUSER;
 use crate::core::stat::{namespace_use, stat};
 use crate::core::versions::common_protocol;
-use tensorlend_layout::wire::{Inspect, Refusal, Reply, Shown, View};
+use tensorlend_layout::wire::{Inspect, Inspected, Refusal, Reply, View};
 
 /// Maximum number of namespaces in one response.
 const NAMESPACES_MAX: usize = 64;
@@ -21,7 +21,7 @@ impl Core {
         Inspect { protocol_min, protocol_max, view }: &Inspect,
     ) -> RequestResult {
         common_protocol((*protocol_min, *protocol_max))?;
-        let is_own = matches!(view, View::Own);
+        let is_own = matches!(view, View::Health);
         if let Some(over) = state.over
             && !is_own
         {
@@ -33,39 +33,39 @@ impl Core {
         let shown = match view {
             View::Daemon => {
                 // No namespace has the id 0.
-                Shown::Daemon(Box::new(stat(&self.env, &self.namespaces, Some((SUPERUSER, NamespaceId::MIN)))))
+                Inspected::Daemon(Box::new(stat(&self.env, &self.namespaces, Some((SUPERUSER, NamespaceId::MIN)))))
             }
             View::Namespaces { after } => {
                 let next = self.namespaces.after(after).take(NAMESPACES_MAX);
                 let some = next.map(|namespace| namespace_use(&self.env, namespace));
-                Shown::Namespaces(some.collect())
+                Inspected::Namespaces(some.collect())
             }
             View::Clients { namespace, from } => self
                 .observed(namespace)
-                .map_or_else(|| Shown::Clients { clients: Vec::new(), next: None }, |it| it.show_clients(*from)),
+                .map_or_else(|| Inspected::Clients { clients: Vec::new(), next: None }, |it| it.show_clients(*from)),
             View::Names { namespace, from } => self
                 .observed(namespace)
-                .map_or_else(|| Shown::Names { names: Vec::new(), next: None }, |it| it.show_names(*from)),
+                .map_or_else(|| Inspected::Names { names: Vec::new(), next: None }, |it| it.show_names(*from)),
             View::Leases { namespace, from } => self.observed(namespace).map_or_else(
-                || Shown::Leases { leases: Vec::new(), next: None, truncated: false },
+                || Inspected::Leases { leases: Vec::new(), next: None, truncated: false },
                 |it| it.show_leases(*from),
             ),
             View::Streams { namespace, from } => self.observed(namespace).map_or_else(
-                || Shown::Streams { streams: Vec::new(), next: None },
+                || Inspected::Streams { streams: Vec::new(), next: None },
                 |it| it.streams.show(&it.members, *from),
             ),
-            View::Own => self.own_view(state),
+            View::Health => self.own_view(state),
         };
-        Ok(Outcome::Reply(Reply::Shown(shown)))
+        Ok(Outcome::Reply(Reply::Inspected(shown)))
     }
 
     /// Returns the metrics and the health, with the accounts of the requesting user.
-    fn own_view(&self, state: &Conn) -> Shown {
+    fn own_view(&self, state: &Conn) -> Inspected {
         let uid = state.peer.uid;
         let private = || self.namespaces.id_of(&format!("uid:{uid}")).unwrap_or(NamespaceId::MIN);
         let namespace = state.joined.map_or_else(private, |joined| joined.namespace);
         let stat = stat(&self.env, &self.namespaces, Some((uid, namespace)));
-        Shown::Own { stat: Box::new(stat), health: Box::new(self.env.health(&state.peer)) }
+        Inspected::Health { stat: Box::new(stat), health: Box::new(self.env.health(&state.peer)) }
     }
 
     /// Returns a namespace. Returns `None` if the namespace is not open.

@@ -66,7 +66,7 @@ pub fn counts(request: &Request) -> Counts {
     match request {
         Request::Segment { .. } | Request::DeviceSegment { .. } => Counts::GivenUp,
         // Spilling may be disabled. A segment that a reader still has leased stays with its owner.
-        Request::Shelve { .. } | Request::ReturnSegment { .. } => Counts::Never,
+        Request::ReleaseForSpill { .. } | Request::ReturnSegment { .. } => Counts::Never,
         _ => Counts::Sent,
     }
 }
@@ -114,7 +114,7 @@ pub fn rule(request: &Request) -> Rule {
         Request::Segment { .. }
         | Request::DeviceSegment { .. }
         | Request::ReturnSegment { .. }
-        | Request::Shelve { .. }
+        | Request::ReleaseForSpill { .. }
         | Request::GrowCells
         | Request::Bind { .. }
         | Request::BindFor { .. }

@@ -6,7 +6,8 @@ use tensorlend_layout::number::{CellNo, ClientNo, CursorNo, EntryNo, StreamLine}
 use crate::core::settings::{Principal, Settings};
 use crate::core::{ConnId, Event};
 use tensorlend_layout::wire::{
-    Hello, Holds, Inspect, NameAt, PROTOCOL_VERSION, Policy, QueueRequest, Refusal, Reply, Request, Shown, View, encode,
+    Hello, Holds, Inspect, Inspected, NameAt, PROTOCOL_VERSION, Policy, QueueRequest, Refusal, Reply, Request, View,
+    encode,
 };
 use tensorlend_layout::word::Cell;
 
@@ -14,10 +15,10 @@ fn inspect(view: View) -> Request {
     Request::Inspect(Inspect { protocol_min: PROTOCOL_VERSION, protocol_max: PROTOCOL_VERSION, view })
 }
 
-fn shown(w: &mut World, conn: ConnId, view: View) -> Shown {
+fn shown(w: &mut World, conn: ConnId, view: View) -> Inspected {
     w.say(conn, &inspect(view));
     match w.hear(conn) {
-        Some((Reply::Shown(shown), lend)) => {
+        Some((Reply::Inspected(shown), lend)) => {
             assert_eq!(lend, [], "an observer gets no descriptor");
             shown
         }
@@ -27,7 +28,7 @@ fn shown(w: &mut World, conn: ConnId, view: View) -> Shown {
 
 fn names(w: &mut World, conn: ConnId, namespace: &str) -> Vec<(String, Holds)> {
     match shown(w, conn, View::Names { namespace: namespace.into(), from: EntryNo::new(0) }) {
-        Shown::Names { names, next: None } => names.into_iter().map(|it| (it.name, it.holds)).collect(),
+        Inspected::Names { names, next: None } => names.into_iter().map(|it| (it.name, it.holds)).collect(),
         other => panic!("{other:?}"),
     }
 }
@@ -43,9 +44,11 @@ fn an_observer_sees_names_sizes_and_holders_of_all_namespaces() {
     a.lease(0, a.number(), value);
     a.lease(1, a.number(), value);
     let watcher = w.dial(3, &[90]);
-    let Shown::Namespaces(all) = shown(&mut w, watcher, View::Namespaces { after: String::new() }) else { panic!() };
+    let Inspected::Namespaces(all) = shown(&mut w, watcher, View::Namespaces { after: String::new() }) else {
+        panic!()
+    };
     assert_eq!(all.iter().map(|it| it.name.as_str()).collect::<Vec<_>>(), ["uid:1", "uid:2"]);
-    let Shown::Daemon(stat) = shown(&mut w, watcher, View::Daemon) else { panic!() };
+    let Inspected::Daemon(stat) = shown(&mut w, watcher, View::Daemon) else { panic!() };
     assert_eq!(
         (stat.clients, stat.uids.len(), stat.namespaces.len()),
         (2, 3, 2),
@@ -58,16 +61,16 @@ fn an_observer_sees_names_sizes_and_holders_of_all_namespaces() {
         (1, "weights", a.number(), value.lease(ClientNo::new(1)).0)
     );
     let leases = View::Leases { namespace: "uid:1".into(), from: ClientNo::new(0) };
-    let Shown::Leases { leases, next: None, truncated: false } = shown(&mut w, watcher, leases) else { panic!() };
+    let Inspected::Leases { leases, next: None, truncated: false } = shown(&mut w, watcher, leases) else { panic!() };
     assert_eq!((leases.len(), leases[0].holder, leases[0].lease, leases[0].count), (1, a.number(), lease, 2));
     let clients = View::Clients { namespace: "uid:2".into(), from: ClientNo::new(0) };
-    let Shown::Clients { clients, next: None } = shown(&mut w, watcher, clients) else { panic!() };
+    let Inspected::Clients { clients, next: None } = shown(&mut w, watcher, clients) else { panic!() };
     assert_eq!(
         (clients[0].uid, clients[0].pid, clients[0].command.as_str(), clients[0].connected),
         (2, 102, "test", true)
     );
     assert_eq!(names(&mut w, watcher, "none"), [], "a namespace may be closed between two requests");
-    let Shown::Streams { streams, next: None } =
+    let Inspected::Streams { streams, next: None } =
         shown(&mut w, watcher, View::Streams { namespace: "uid:2".into(), from: StreamLine::new(0) })
     else {
         panic!()
@@ -90,7 +93,7 @@ fn long_listings_come_in_parts() {
     let (mut from, mut all, mut parts) = (Some(EntryNo::default()), std::collections::BTreeSet::new(), 0);
     while let Some(at) = from {
         let view = View::Names { namespace: "uid:1".into(), from: at };
-        let Shown::Names { names, next } = shown(&mut w, watcher, view) else { panic!() };
+        let Inspected::Names { names, next } = shown(&mut w, watcher, view) else { panic!() };
         assert!(next.is_none_or(|next| next > at), "it goes on");
         all.extend(names.into_iter().map(|it| it.name));
         (from, parts) = (next, parts + 1);
@@ -207,15 +210,15 @@ fn impossible_positions_are_the_end_of_a_listing() {
         View::Streams { namespace: namespace(), from: StreamLine::new(u32::MAX) },
     ] {
         match shown(&mut w, watcher, view) {
-            Shown::Clients { next, .. } | Shown::Leases { next, .. } => assert_eq!(next, None),
-            Shown::Names { next, .. } => assert_eq!(next, None),
-            Shown::Streams { next, .. } => assert_eq!(next, None),
+            Inspected::Clients { next, .. } | Inspected::Leases { next, .. } => assert_eq!(next, None),
+            Inspected::Names { next, .. } => assert_eq!(next, None),
+            Inspected::Streams { next, .. } => assert_eq!(next, None),
             other => panic!("{other:?}"),
         }
     }
     let bytes = encode(&inspect(View::Namespaces { after: "x".repeat(60_000) }));
     w.happen(Event::Packet { conn: watcher, bytes, descriptors: 0, truncated: false });
-    assert_eq!(w.hear(watcher).map(|(reply, _)| reply), Some(Reply::Shown(Shown::Namespaces(Vec::new()))));
+    assert_eq!(w.hear(watcher).map(|(reply, _)| reply), Some(Reply::Inspected(Inspected::Namespaces(Vec::new()))));
     w.hang_up(&a);
     w.happen(Event::HungUp { conn: watcher });
     w.assert_empty();

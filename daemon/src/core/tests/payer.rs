@@ -104,7 +104,7 @@ fn segments_for_which_clients_pay_are_not_spilled() {
             lent.write(lent.base, 1, None);
             w.bind(&a, name, CellNo::new(cell as u32), Cell::new(1, lent.base));
         }
-        let refused = w.ask(&a, &Request::Shelve { base: SlotNo::new(0) });
+        let refused = w.ask(&a, &Request::ReleaseForSpill { base: SlotNo::new(0) });
         let Reply::Refused(Refusal::Limit { kind: LimitKind::Spill, setting, .. }) = refused else {
             panic!("{refused:?}")
         };

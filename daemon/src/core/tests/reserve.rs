@@ -5,7 +5,7 @@ use crate::core::settings::{NamespaceLimits, RESERVED_INSPECTIONS, RESERVED_SESS
 use crate::core::{ConnId, Effect, Event};
 use tensorlend_layout::raw;
 use tensorlend_layout::wire::{
-    Hello, Inspect, LimitKind, PROTOCOL_VERSION, Refusal, Reply, Request, Shown, View, encode,
+    Hello, Inspect, Inspected, LimitKind, PROTOCOL_VERSION, Refusal, Reply, Request, View, encode,
 };
 
 const ADMINISTRATOR: u32 = 9;
@@ -139,7 +139,7 @@ fn metrics_without_a_session_have_a_bounded_reserve_that_becomes_free() {
     let held: Vec<ConnId> = (1..50).map_while(|_| enter(&mut w, 1, &[], None)).collect();
     // It has the last descriptors that are not of the reserve.
     let last = w.dial(1, &[]);
-    let own = Inspect { protocol_min: PROTOCOL_VERSION, protocol_max: PROTOCOL_VERSION, view: View::Own };
+    let own = Inspect { protocol_min: PROTOCOL_VERSION, protocol_max: PROTOCOL_VERSION, view: View::Health };
     let own = Request::Inspect(own);
     let inspects = |w: &mut World, uid: u32| {
         let conn = w.dial(uid, &[]);
@@ -147,7 +147,7 @@ fn metrics_without_a_session_have_a_bounded_reserve_that_becomes_free() {
             return None;
         }
         w.say(conn, &own);
-        let Some((Reply::Shown(Shown::Own { stat, .. }), lend)) = w.hear(conn) else { panic!() };
+        let Some((Reply::Inspected(Inspected::Health { stat, .. }), lend)) = w.hear(conn) else { panic!() };
         assert!(lend.is_empty() && stat.uids.iter().all(|it| it.uid == uid) && stat.namespaces.len() <= 1);
         Some(conn)
     };

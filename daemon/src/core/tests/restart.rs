@@ -27,7 +27,7 @@ fn back(client: &Client) -> Return {
         client: client.number(),
         member: client.welcome.member,
         segments: None,
-        shelved: Vec::new(),
+        released: Vec::new(),
         cells: 0,
         claims: Vec::new(),
     }
@@ -63,7 +63,7 @@ impl World {
                 self.memory.insert(mem, (bytes, view.clone()));
                 self.stored.insert(mem, label.clone());
                 if let Label::Leases { .. } = label {
-                    // The client that owns this lease table lives.
+                    // The client that owns this lease table is alive.
                     self.loud.insert(mem);
                 }
                 let copied = user_mode && matches!(label, Label::Directory { .. });
@@ -87,9 +87,9 @@ impl World {
         &mut self,
         client: &mut Client,
         segments: Option<Vec<SlotNo>>,
-        shelved: Vec<SlotNo>,
+        released: Vec<SlotNo>,
     ) -> Reply {
-        let back = Return { segments, shelved, ..back(client) };
+        let back = Return { segments, released, ..back(client) };
         self.come_back_saying(client, back)
     }
 
@@ -443,7 +443,7 @@ fn what_lingers_is_charged_after_it_too() {
             assert_eq!((after.bytes_in_use, after.bytes_sheets), (SEGMENT, before.bytes_sheets), "{mode:?}");
         }
         assert!(matches!(w.come_back(&mut a, Some(vec![])), Reply::Welcome(_)));
-        // A segment with the same numbers has a label of its own.
+        // A segment with the same numbers has a different label.
         let again = w.segment(&a);
         assert_eq!(again.base, lent.base);
         w.replace_daemon(settings());

@@ -25,7 +25,7 @@ fn samples(writer: &Client) -> Vec<Request> {
         client: number,
         member: writer.welcome.member,
         segments: None,
-        shelved: vec![],
+        released: vec![],
         cells: 0,
         claims: vec![],
     };
@@ -61,7 +61,7 @@ fn samples(writer: &Client) -> Vec<Request> {
         Request::DeviceSegment { uuid: tensorlend_layout::device::Uuid([0; 16]), bytes: 4096, slots_log2: 4 },
         Request::Mapped { lendings: vec![lending], last: true },
         Request::Unmapped { lendings: vec![lending] },
-        Request::Shelve { base: SlotNo::new(1) },
+        Request::ReleaseForSpill { base: SlotNo::new(1) },
         Request::SlotsOf { owner: number, slot: SlotNo::new(slot) },
         Request::StreamClosed { stream: StreamLine::new(0), id: 1 },
         Request::ListAppendEphemeral { list: "l".into(), cells: vec![CellNo::new(1)] },
@@ -134,7 +134,7 @@ fn before_it_has_joined_a_client_can_only_join_or_observe() {
             match request {
                 Request::Hello(_) => assert!(matches!(reply, Some(Reply::Welcome(_))), "its own namespace"),
                 Request::Inspect(_) => {
-                    assert_eq!(matches!(reply, Some(Reply::Shown(_))), !gids.is_empty(), "{reply:?}");
+                    assert_eq!(matches!(reply, Some(Reply::Inspected(_))), !gids.is_empty(), "{reply:?}");
                 }
                 _ => assert!(w.closed.contains(&conn), "{request:?}"),
             }
@@ -205,7 +205,7 @@ fn writers_alone_may_take_memory_and_change_names() {
             "ListRename",
             "BindFor",
             "DeviceSegment",
-            "Shelve",
+            "ReleaseForSpill",
             "ListAppendEphemeral",
             "Queue(Put",
             "Queue(Claim"

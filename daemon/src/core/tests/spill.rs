@@ -5,7 +5,7 @@ use crate::core::label::Label;
 use crate::core::settings::{Mode, Settings, SpillMarks, SpillSettings};
 use crate::core::{Effect, Event, MemId, Unwritten};
 use tensorlend_layout::number::{CellNo, ClientNo};
-use tensorlend_layout::wire::{Inspect, LimitKind, PROTOCOL_VERSION, Refusal, Reply, Request, Shown, View, encode};
+use tensorlend_layout::wire::{Inspect, Inspected, LimitKind, PROTOCOL_VERSION, Refusal, Reply, Request, View, encode};
 use tensorlend_layout::word::Cell;
 
 const POOL: u64 = 4;
@@ -342,8 +342,10 @@ fn a_failure_names_the_folder_only_to_those_who_may_see_it() {
         };
         assert!(error.contains("cannot spill to disk (disk full"), "{error}");
         assert_eq!(error.contains("/nowhere"), is_shown, "{mode:?}, uid {uid}: {error}");
-        let own = Inspect { protocol_min: PROTOCOL_VERSION, protocol_max: PROTOCOL_VERSION, view: View::Own };
-        let Reply::Shown(Shown::Own { health, .. }) = w.ask(&client, &Request::Inspect(own)) else { panic!() };
+        let own = Inspect { protocol_min: PROTOCOL_VERSION, protocol_max: PROTOCOL_VERSION, view: View::Health };
+        let Reply::Inspected(Inspected::Health { health, .. }) = w.ask(&client, &Request::Inspect(own)) else {
+            panic!()
+        };
         let reason = health.spill.expect("it fails").reason;
         assert!(reason.contains("disk full"), "{reason}");
         assert_eq!(reason.contains("/nowhere"), is_shown, "{mode:?}, uid {uid}: {reason}");

@@ -4,7 +4,7 @@ use super::*;
 use tensorlend_layout::number::SlotNo;
 
 fn release_for_spill(w: &mut World, client: &Client, lent: &Lent) {
-    assert_eq!(w.ask(client, &Request::Shelve { base: lent.base }), Reply::Done);
+    assert_eq!(w.ask(client, &Request::ReleaseForSpill { base: lent.base }), Reply::Done);
 }
 
 const FOUR: [&str; 4] = ["a", "b", "c", "d"];
@@ -67,8 +67,8 @@ fn nobody_releases_segments_of_others_or_without_reason() {
     let (a, lent) = fill(&mut w, &FOUR);
     let b = w.join(1);
     let not_found = |reply| matches!(reply, Reply::Refused(Refusal::NotFound(_)));
-    assert!(not_found(w.ask(&b, &Request::Shelve { base: lent[0].base })));
-    assert!(not_found(w.ask(&a, &Request::Shelve { base: lent[0].base + 1 })));
+    assert!(not_found(w.ask(&b, &Request::ReleaseForSpill { base: lent[0].base })));
+    assert!(not_found(w.ask(&a, &Request::ReleaseForSpill { base: lent[0].base + 1 })));
     // A client that falsely reports a release and still holds the segment keeps it in memory: the kernel decides.
     release_for_spill(&mut w, &a, &lent[0]);
     w.held.insert(lent[0].segment);
@@ -76,7 +76,7 @@ fn nobody_releases_segments_of_others_or_without_reason() {
     assert!(w.files.is_empty());
     let mut w = World::new(Settings { spill: None, ..spilling(Mode::User) });
     let (a, lent) = fill(&mut w, &FOUR);
-    let answer = w.ask(&a, &Request::Shelve { base: lent[0].base });
+    let answer = w.ask(&a, &Request::ReleaseForSpill { base: lent[0].base });
     assert!(matches!(answer, Reply::Refused(Refusal::Limit { kind: LimitKind::Spill, .. })), "{answer:?}");
 }
 
@@ -174,8 +174,8 @@ fn released_segments_outlive_the_daemon() {
         assert!(matches!(want(&mut w, &b), Reply::Segment { .. }));
         w.hang_up(&b);
         w.replace_daemon(spilling(mode));
-        let shelved = bases[..2].to_vec();
-        assert!(matches!(w.come_back_with(&mut a, Some(bases), shelved), Reply::Welcome(_)));
+        let released = bases[..2].to_vec();
+        assert!(matches!(w.come_back_with(&mut a, Some(bases), released), Reply::Welcome(_)));
         assert_eq!((w.in_files(), w.stat().bytes_spilled), (vec![lent[0].segment], SEGMENT));
         for _ in 0..2 {
             assert!(matches!(want(&mut w, &a), Reply::Segment { .. }), "the other one goes");
@@ -202,8 +202,8 @@ fn only_released_segments_may_be_lost() {
         w.hang_up(&b);
         w.stored.retain(|_, label| !matches!(label, Label::Spilled { .. }));
         w.replace_daemon(spilling(Mode::User));
-        let shelved = if tells { vec![lent[0].base] } else { Vec::new() };
-        let answer = w.come_back_with(&mut a, Some(bases), shelved);
+        let released = if tells { vec![lent[0].base] } else { Vec::new() };
+        let answer = w.come_back_with(&mut a, Some(bases), released);
         if !tells {
             assert!(matches!(answer, Reply::Refused(Refusal::NotFound(_))), "its segments do not exist");
             continue;

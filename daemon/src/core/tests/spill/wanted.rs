@@ -83,7 +83,7 @@ fn living_owners_are_asked_to_release() {
     // Each user has a namespace of its own.
     assert!(lent.iter().all(|l| is_wanted(&a, l)));
     assert!(!b.directory.head().wants_any_out(), "the requester waits and cannot release");
-    assert_eq!(w.ask(&a, &Request::Shelve { base: lent[0].base }), Reply::Done);
+    assert_eq!(w.ask(&a, &Request::ReleaseForSpill { base: lent[0].base }), Reply::Done);
     w.wait_ns(20_000_000);
     assert!(matches!(w.hear(b.conn), Some((Reply::Segment { .. }, _))));
     w.say(b.conn, &Request::Ack);
@@ -93,7 +93,7 @@ fn living_owners_are_asked_to_release() {
     }
 }
 
-/// The owner waits for a reply, or its layout has no such word.
+/// The daemon does not ask an owner that waits for a reply, or whose layout has no such word.
 #[test]
 fn owners_that_cannot_release_are_not_asked() {
     let mut w = World::new(spilling(Mode::User));
@@ -123,7 +123,7 @@ fn above_the_high_mark_readers_are_asked_first() {
     assert!(w.stat().bytes_spilled > 0);
 }
 
-/// A daemon before this version changes the segments, and not these words.
+/// A daemon of an earlier version changes the segments, but not these words.
 #[test]
 fn the_next_daemon_begins_without_wishes() {
     let mut w = World::new(Settings { mode: Mode::System, ..spilling(Mode::System) });

@@ -9,7 +9,8 @@ use tensorlend_layout::name::{KeyKind, parse};
 use tensorlend_layout::number::{ClientNo, EntryNo, SlotNo};
 use tensorlend_layout::tensor::{NDIM_INLINE, SlotInfo, SlotKind};
 use tensorlend_layout::wire::{
-    CLIENTS_SHOWN_MAX, ClientShown, Holds, LEASES_SHOWN_MAX, LeaseShown, NAMES_SHOWN_MAX, NameShown, Shown,
+    Holds, INSPECTED_CLIENTS_MAX, INSPECTED_LEASES_MAX, INSPECTED_NAMES_MAX, Inspected, InspectedClient,
+    InspectedLease, InspectedName,
 };
 use tensorlend_layout::word::{Cell, OwnerWord, SLOT_NONE};
 
@@ -24,12 +25,12 @@ const TABLES_MAX: usize = 16;
 const CHAIN_MAX: usize = 2 * (1 + MEMBERS_MAX);
 
 impl Namespace {
-    pub fn show_clients(&self, from: ClientNo) -> Shown {
+    pub fn show_clients(&self, from: ClientNo) -> Inspected {
         let mut all = self.members.iter().filter(|&(number, _)| number >= from);
-        let clients = all.by_ref().take(CLIENTS_SHOWN_MAX);
+        let clients = all.by_ref().take(INSPECTED_CLIENTS_MAX);
         let clients = clients.map(|(number, client)| {
             let entry = self.context.directory.entry(number);
-            ClientShown {
+            InspectedClient {
                 number,
                 epoch: client.member.epoch(),
                 pid: client.pid,
@@ -42,15 +43,15 @@ impl Namespace {
                 segments: client.segments.len() as u32,
             }
         });
-        Shown::Clients { clients: clients.collect(), next: all.next().map(|(number, _)| number) }
+        Inspected::Clients { clients: clients.collect(), next: all.next().map(|(number, _)| number) }
     }
 
     /// Returns the names and lists from this entry on, without the items of lists.
-    pub fn show_names(&self, from: EntryNo) -> Shown {
+    pub fn show_names(&self, from: EntryNo) -> Inspected {
         let (mut names, mut records) = (Vec::new(), 0);
         for (read, (at, entry)) in self.context.directory.entries().skip(from.index().saturating_sub(1)).enumerate() {
-            if read == ENTRIES_MAX || names.len() == NAMES_SHOWN_MAX || records >= RECORDS_MAX {
-                return Shown::Names { names, next: Some(at) };
+            if read == ENTRIES_MAX || names.len() == INSPECTED_NAMES_MAX || records >= RECORDS_MAX {
+                return Inspected::Names { names, next: Some(at) };
             }
             let owner_word = OwnerWord(entry.owner_word.peek());
             if !owner_word.is_live() {
@@ -72,12 +73,12 @@ impl Namespace {
                 }
                 _ => continue,
             };
-            names.extend(holds.map(|holds| NameShown { name: name.to_owned(), holds }));
+            names.extend(holds.map(|holds| InspectedName { name: name.to_owned(), holds }));
         }
-        Shown::Names { names, next: None }
+        Inspected::Names { names, next: None }
     }
 
-    pub fn show_leases(&self, from: ClientNo) -> Shown {
+    pub fn show_leases(&self, from: ClientNo) -> Inspected {
         let (mut leases, mut truncated) = (Vec::new(), false);
         let tables = self.members.iter().filter(|&(number, _)| number >= from);
         let tables = tables.filter_map(|(number, client)| Some((number, client.lease_table()?)));
@@ -86,14 +87,14 @@ impl Namespace {
             if read < TABLES_MAX {
                 LeaseTable::scan_view(table, |lease| *held.entry(lease.0).or_default() += 1);
             }
-            if read == TABLES_MAX || !leases.is_empty() && leases.len() + held.len() > LEASES_SHOWN_MAX {
-                return Shown::Leases { leases, next: Some(holder), truncated };
+            if read == TABLES_MAX || !leases.is_empty() && leases.len() + held.len() > INSPECTED_LEASES_MAX {
+                return Inspected::Leases { leases, next: Some(holder), truncated };
             }
-            truncated |= held.len() > LEASES_SHOWN_MAX;
-            let some = held.into_iter().take(LEASES_SHOWN_MAX);
-            leases.extend(some.map(|(lease, count)| LeaseShown { holder, lease, count }));
+            truncated |= held.len() > INSPECTED_LEASES_MAX;
+            let some = held.into_iter().take(INSPECTED_LEASES_MAX);
+            leases.extend(some.map(|(lease, count)| InspectedLease { holder, lease, count }));
         }
-        Shown::Leases { leases, next: None, truncated }
+        Inspected::Leases { leases, next: None, truncated }
     }
 }
 

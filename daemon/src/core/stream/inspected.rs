@@ -7,23 +7,23 @@ use std::mem::offset_of;
 use tensorlend_layout::leases::{CURSORS, Cursor, LeaseTable};
 use tensorlend_layout::number::StreamLine;
 use tensorlend_layout::stream::StreamRing;
-use tensorlend_layout::wire::{STREAMS_SHOWN_MAX, Shown, StreamShown, SubscriberShown};
+use tensorlend_layout::wire::{INSPECTED_STREAMS_MAX, Inspected, InspectedStream, InspectedSubscriber};
 
 impl Streams {
     /// Returns the streams from this index on, with the progress of their subscribers.
-    pub fn show(&self, members: &Members, from: StreamLine) -> Shown {
+    pub fn show(&self, members: &Members, from: StreamLine) -> Inspected {
         let mut all = self.table.range(from..);
-        let streams = all.by_ref().take(STREAMS_SHOWN_MAX).map(|(&index, stream)| stream.show(members, index));
-        Shown::Streams { streams: streams.collect(), next: all.next().map(|(&index, _)| index) }
+        let streams = all.by_ref().take(INSPECTED_STREAMS_MAX).map(|(&index, stream)| stream.show(members, index));
+        Inspected::Streams { streams: streams.collect(), next: all.next().map(|(&index, _)| index) }
     }
 }
 
 impl Stream {
-    fn show(&self, members: &Members, index: StreamLine) -> StreamShown {
+    fn show(&self, members: &Members, index: StreamLine) -> InspectedStream {
         let word = |offset| self.ring.view.word(offset).unwrap_or(0);
         let (tail, sent) = (word(offset_of!(StreamRing, tail)), word(offset_of!(StreamRing, head)));
         let subscribers = self.subscribers.iter().flatten().map(|it| it.show(members, self.id, sent));
-        StreamShown {
+        InspectedStream {
             name: self.name.clone(),
             index,
             id: self.id,
@@ -39,7 +39,7 @@ impl Stream {
 }
 
 impl Subscriber {
-    fn show(&self, members: &Members, stream: u64, sent: u64) -> SubscriberShown {
+    fn show(&self, members: &Members, stream: u64, sent: u64) -> InspectedSubscriber {
         let Self { number: client, cursor, .. } = *self;
         let table = members.get(client).and_then(Client::lease_table);
         let at = offset_of!(LeaseTable, cursors) + usize::from(cursor) * size_of::<Cursor>();
@@ -47,6 +47,6 @@ impl Subscriber {
         let follows = word(offset_of!(Cursor, stream)) == Some(stream);
         let next = word(offset_of!(Cursor, next)).filter(|&next| follows && next != u64::MAX);
         let lost = next.and_then(|_| word(offset_of!(Cursor, lost))).unwrap_or(0);
-        SubscriberShown { client, cursor, lag: next.map(|next| sent.saturating_sub(next)), lost }
+        InspectedSubscriber { client, cursor, lag: next.map(|next| sent.saturating_sub(next)), lost }
     }
 }
