@@ -7,7 +7,7 @@ use pyo3::types::{PyList, PyTuple};
 use std::sync::Arc;
 use tensorlend::Value;
 
-/// A description of the batches of torch tensors that messages with certain metadata become.
+/// Describes how messages with certain metadata become batches of torch tensors.
 /// Converting such a message creates no Python objects for the message, the dataset or the leases.
 /// These objects would cost the trainer time in each batch.
 #[pyclass(frozen, module = "tensorlend._native")]
