@@ -27,13 +27,14 @@ impl DaemonError {
             Self::Config(error) => error.code(),
             Self::NoProc(_) => "TL-1111",
             Self::Descriptors { .. } => "TL-1112",
-            Self::NoSocketPath => "TL-1113",
+            Self::NoSocketPath(_) => "TL-1113",
             Self::Socket { .. } => "TL-1114",
             Self::Occupied { .. } => "TL-1115",
             Self::Running(_) => "TL-1116",
             Self::NoAnswer { .. } => "TL-1117",
             Self::Activation(_) => "TL-1118",
             Self::FdStore { .. } => "TL-1119",
+            Self::NotStarted { .. } => "TL-1120",
         }
     }
 }

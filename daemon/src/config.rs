@@ -103,7 +103,7 @@ pub enum StoreAt<'a> {
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Path of the control socket. Default: /run/tensorlend/tensorlend.sock in system mode, else
-    /// $XDG_RUNTIME_DIR/tensorlend.sock.
+    /// tensorlend.sock in $XDG_RUNTIME_DIR, /run/user/UID or /tmp/tensorlend-UID.
     pub socket: Option<PathBuf>,
     /// Permission bits of the socket. Default: 0o666 in system mode (the kernel reports the client's user), else 0o600.
     pub socket_mode: Option<u32>,
@@ -112,6 +112,9 @@ pub struct Config {
     pub fd_store: Option<PathBuf>,
     /// System or user mode. Default: auto.
     pub mode: ModeChoice,
+    /// Seconds without clients and names after which the daemon ends. 0: never. Default: 0, or 600 for a daemon that runs in
+    /// the background (`--daemonize`).
+    pub idle_exit_s: Option<u32>,
     /// Users and groups that may see names, sizes and holders of all namespaces, but no values.
     /// Each is a name, a number, or `@group`. Default: none.
     pub observers: Vec<String>,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use tempfile::TempDir;
 use tensorlend_os::fork;
-use tensorlend_os::socket_file::{self, Found, Lock};
+use tensorlend_os::socket_file::{self, Found, Lock, Purpose};
 
 /// Prefix of the name of an embedded daemon's directory (six random letters follow), and the name
 /// of the socket in that directory.
@@ -178,7 +178,7 @@ fn sweep(base: &Path) {
 /// Takes the directory's lock, and removes the socket if it is stale. Returns true if it has
 /// removed the socket.
 fn remove(socket: &Path) -> rustix::io::Result<bool> {
-    let _lock = Lock::take(socket)?;
+    let _lock = Lock::take(socket, Purpose::Bind)?;
     socket_file::remove_stale(socket)
 }
 

@@ -6,6 +6,7 @@
 //! runs the same daemon in a thread of this process, for tests and small programs.
 #![warn(missing_docs)]
 
+mod background;
 mod code;
 mod config;
 #[allow(missing_docs, reason = "only the simulation uses it from outside")]
@@ -25,4 +26,4 @@ pub use config::{
 pub use embedded::{Embedded, EmbeddedError, embedded, embedded_with};
 pub use service::{ask_to_reload, check, run};
 pub use sys::reload::Load;
-pub use sys::{DaemonError, memory_limit, set_program};
+pub use sys::{DaemonError, memory_limit};

@@ -63,6 +63,7 @@ pub fn without_restart(wanted: Config, running: &Config) -> Config {
         socket_mode: now.socket_mode,
         fd_store: now.fd_store,
         mode: now.mode,
+        idle_exit_s: now.idle_exit_s,
         pool: PoolConfig {
             segment_bytes: now.pool.segment_bytes,
             huge_pages: now.pool.huge_pages,
@@ -85,6 +86,7 @@ fn options(config: &Config) -> Options {
         socket_mode,
         fd_store,
         mode,
+        idle_exit_s,
         observers,
         pool,
         cuda,
@@ -103,6 +105,7 @@ fn options(config: &Config) -> Options {
     put("socket_mode", Takes::Restart, socket_mode.map(|mode| format!("{mode:#o}")));
     put("fd_store", Takes::Restart, debug(fd_store.as_ref()));
     put("mode", Takes::Restart, debug(Some(mode)));
+    put("idle_exit_s", Takes::Restart, debug(idle_exit_s.as_ref()));
     put("observers", Takes::Now, debug(Some(observers)));
 
     let UidConfig { bytes_max, device_bytes_max, sessions_max, share, lease_ms_max, subuid_file } = uid;

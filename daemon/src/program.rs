@@ -1,7 +1,7 @@
 //! The program `tensorlendd`, as a function that its binary and the Python package call.
 
 use crate::sys::notify;
-use crate::{Config, DaemonError, log, service};
+use crate::{Config, DaemonError, background, log, service};
 use clap::{CommandFactory, Parser};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -29,6 +29,13 @@ struct Arguments {
     /// End the fd store after this time without a daemon, or at once if a daemon leaves nothing in it
     #[arg(long, value_name = "SECONDS", requires = "fd_store")]
     fd_store_idle: Option<u32>,
+    /// Run in the background: return when the daemon listens. It is in user mode and ends when it is idle (options mode and
+    /// idle_exit_s), and its log is a file at the path of its socket and ".log"
+    #[arg(long, conflicts_with_all = ["fd_store", "check_config", "reload", "print_config"])]
+    daemonize: bool,
+    /// Be the process in the background
+    #[arg(long, hide = true, conflicts_with = "daemonize")]
+    detached: bool,
     /// Also lend memory of devices whose driver is a fake for tests
     #[arg(long)]
     allow_fake_cuda: bool,
@@ -75,6 +82,9 @@ pub fn main(arguments: Vec<OsString>) -> u8 {
             return error.exit_code() as u8;
         }
     };
+    if arguments.detached {
+        background::detach();
+    }
     if arguments.fd_store_idle.is_some() {
         // Another process may wait for the end of one of the daemon's files.
         let _ = tensorlend_os::inherited::close_all();
@@ -101,6 +111,7 @@ fn run(arguments: Arguments) -> u8 {
         Err(error) => {
             // The text is trimmed, because the texts of the TOML parser end with a line feed.
             stderr::say(&format!("tensorlendd: {} [{}]", error.to_string().trim_end(), error.code()));
+            background::failed(&error);
             if serves && notify::is_heard() {
                 service::pause_before_retry(&error);
             }
@@ -111,9 +122,12 @@ fn run(arguments: Arguments) -> u8 {
 
 fn start(arguments: Arguments) -> Result<(), DaemonError> {
     let Arguments { config, socket, fd_store, fd_store_idle, allow_fake_cuda, check_config, reload, .. } = arguments;
+    let (daemonize, detached) = (arguments.daemonize, arguments.detached);
+    let config = config.map(|path| if daemonize { background::absolute(&path) } else { path });
     if let Some(path) = fd_store {
         return crate::fd_store::run(&path, fd_store_idle.map(|seconds| Duration::from_secs(seconds.into())));
     }
+    let file = config.clone();
     let load = move || {
         let mut config = match &config {
             Some(path) => Config::load(path)?,
@@ -123,12 +137,25 @@ fn start(arguments: Arguments) -> Result<(), DaemonError> {
             config.socket.clone_from(&socket);
         }
         config.cuda.allow_fake = allow_fake_cuda;
+        if detached {
+            background::defaults(&mut config);
+        }
         Ok(config)
     };
     if check_config {
         crate::check(&load()?)?;
         println!("the configuration is right");
         return Ok(());
+    }
+    if daemonize {
+        let mut same: Vec<OsString> = Vec::new();
+        if let Some(file) = file {
+            same.extend(["--config".into(), file.into()]);
+        }
+        if allow_fake_cuda {
+            same.push("--allow-fake-cuda".into());
+        }
+        return background::start(load()?, &same);
     }
     match reload {
         Some(pid) => crate::ask_to_reload(&load()?, pid),

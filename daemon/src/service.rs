@@ -1,5 +1,6 @@
 //! The start of the daemon as a service.
 
+use crate::background;
 use crate::config::{Config, ConfigError, ModeChoice, StoreAt};
 use crate::core::settings::{Mode, Settings};
 use crate::sys::notify::{self, Watchdog};
@@ -11,6 +12,7 @@ use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Pid, Signal, kill_process};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tensorlend_os::user_folder;
 
 /// Time that a daemon which cannot start waits before it ends, under a service manager.
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
@@ -148,11 +150,12 @@ pub fn run(load: Load) -> Result<(), DaemonError> {
         (StoreAt::Default, None) => Inherited { fd_store: FdStore::of_this_process(&stored), stored },
     };
     let shell = Shell::new(listener, settings, Supply { backing, devices }, left)?.watched(Watchdog::asked_for());
-    let shell = shell.watching_its_socket();
+    let shell = shell.watching_its_socket().ending_when_idle(config.idle_exit_s);
     let reloader = Reloader::new(load, config, mode, pool).with_faults(unknown, spill);
     let status = reloader.status();
     tracing::info!("{status}");
     notify::ready(&status);
+    background::ready();
     let ended = shell.reloaded_by(reloader).run(&signals);
     notify::stopping();
     crate::log::tell_left_out();
@@ -198,17 +201,14 @@ fn survives_hup(pid: i32) -> bool {
         })
 }
 
-fn socket_path(config: &Config, mode: Mode) -> Result<PathBuf, DaemonError> {
+pub(crate) fn socket_path(config: &Config, mode: Mode) -> Result<PathBuf, DaemonError> {
     if let Some(path) = &config.socket {
         return Ok(path.clone());
     }
     if mode == Mode::System {
         return Ok(PathBuf::from(SYSTEM_SOCKET));
     }
-    match std::env::var_os("XDG_RUNTIME_DIR") {
-        Some(folder) if !folder.is_empty() => Ok(PathBuf::from(folder).join("tensorlend.sock")),
-        _ => Err(DaemonError::NoSocketPath),
-    }
+    user_folder::socket().map_err(DaemonError::NoSocketPath)
 }
 
 fn socket_mode(config: &Config, mode: Mode) -> u32 {

@@ -1,5 +1,6 @@
 //! `tensorlendd` as a process: its command line, its socket, its end.
 
+use tensorlend_os::socket_file::{Lock, Purpose};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
@@ -318,7 +319,7 @@ fn a_removed_socket_is_created_again() {
     log.until("created the socket again");
     is_alive(&path);
     // The daemon does not wait for another process that holds the lock of the folder.
-    let lock = tensorlend_os::socket_file::Lock::take(&path).unwrap();
+    let lock = Lock::take(&path, Purpose::Bind).unwrap();
     let before = sleeps(&daemon);
     std::fs::remove_file(&path).unwrap();
     log.until("cannot create the socket again");

@@ -4,6 +4,7 @@ mod claims;
 mod hello;
 mod late;
 mod socket;
+mod start;
 mod unanswered;
 mod waiting;
 
@@ -29,6 +30,7 @@ use tensorlend_layout::wire::{
     Hello, PROTOCOL_OLDEST, PROTOCOL_VERSION, QueueRequest, Refusal, Reply, Request, decode,
 };
 use tensorlend_os::packet::{self, Packet};
+use tensorlend_os::user_folder::{self, NoFolder};
 use unanswered::Unanswered;
 pub use waiting::Waited;
 
@@ -183,45 +185,90 @@ impl Answer<'_> {
 /// assert!(!sockets.is_empty());
 /// ```
 pub fn default_sockets() -> Vec<PathBuf> {
-    if let Some(path) = std::env::var_os("TENSORLEND_SOCKET").filter(|p| !p.is_empty()) {
-        return vec![path.into()];
+    Sockets::default().paths
+}
+
+/// The sockets that a client tries.
+pub struct Sockets {
+    paths: Vec<PathBuf>,
+    /// The socket at which the client starts a daemon if none listens at any of the paths.
+    start: Option<PathBuf>,
+    /// The reason why this user has no socket.
+    missing: Option<NoFolder>,
+}
+
+impl Sockets {
+    /// Returns these sockets, at which the client starts no daemon.
+    pub fn named(paths: Vec<PathBuf>) -> Self {
+        Self { paths, start: None, missing: None }
     }
-    let user = std::env::var_os("XDG_RUNTIME_DIR").map(|dir| Path::new(&dir).join("tensorlend.sock"));
-    user.into_iter().chain([PathBuf::from("/run/tensorlend/tensorlend.sock")]).collect()
+
+    /// Returns the same sockets, at which the client starts no daemon.
+    pub fn without_start(self) -> Self {
+        Self { start: None, ..self }
+    }
+}
+
+impl Default for Sockets {
+    fn default() -> Self {
+        if let Some(path) = std::env::var_os("TENSORLEND_SOCKET").filter(|path| !path.is_empty()) {
+            return Self::named(vec![path.into()]);
+        }
+        let (start, missing) = match user_folder::socket() {
+            Ok(path) => (Some(path), None),
+            Err(why) => (None, Some(why)),
+        };
+        let paths = start.clone().into_iter().chain([PathBuf::from("/run/tensorlend/tensorlend.sock")]).collect();
+        Self { paths, start: start.filter(|_| start::is_allowed()), missing }
+    }
 }
 
 impl Control {
-    /// Connects to the first socket on which a daemon listens.
-    pub fn connect(sockets: &[PathBuf], timeout: Duration) -> Result<Self> {
-        let mut last = Errno::NOENT;
-        for path in sockets {
+    /// Connects to the first socket on which a daemon listens, or starts a daemon.
+    pub fn connect(sockets: &Sockets, timeout: Duration) -> Result<Self> {
+        let mut cause = std::io::Error::from(Errno::NOENT);
+        let mut start = sockets.start.as_ref();
+        for path in &sockets.paths {
             match open(path, timeout) {
-                Ok(socket) => {
-                    let connection = Mutex::new(Connection::new(socket));
-                    return Ok(Self {
-                        connection,
-                        replied: Condvar::new(),
-                        path: path.clone(),
-                        timeout,
-                        dead: AtomicBool::new(false),
-                        refusal: OnceLock::new(),
-                        protocol: AtomicU16::new(PROTOCOL_OLDEST),
-                        unanswered: Unanswered::default(),
-                        claims: Claims::default(),
-                        late: Late::default(),
-                        resume: OnceLock::new(),
-                    });
-                }
+                Ok(socket) => return Ok(Self::new(socket, path, timeout)),
                 Err(Errno::MFILE | Errno::NFILE) => return Err(Error::Descriptors { doing: "connect" }),
                 // The socket's backlog is full: too many clients are waiting for the daemon.
                 Err(Errno::AGAIN) => {
                     return Err(Error::NotAnswering { doing: "connect", pid: None, waited: timeout, asked: false });
                 }
-                Err(e) => last = e,
+                Err(error) => {
+                    // The file of a system's daemon that does not run: this daemon would not have the system's names.
+                    let ends = error == Errno::NOENT || (error == Errno::CONNREFUSED && start == Some(path));
+                    start = start.filter(|_| ends);
+                    cause = error.into();
+                }
             }
         }
-        let tried: Vec<_> = sockets.iter().map(|p| p.display().to_string()).collect();
-        Err(Error::NoDaemon { tried: tried.join(" and "), cause: last.into() })
+        if let Some(path) = start {
+            match start::connect(path, timeout) {
+                Ok(socket) => return Ok(Self::new(socket, path, timeout)),
+                Err(why) => cause = std::io::Error::other(why),
+            }
+        }
+        let missing = sockets.missing.iter().map(ToString::to_string);
+        let tried: Vec<_> = missing.chain(sockets.paths.iter().map(|path| path.display().to_string())).collect();
+        Err(Error::NoDaemon { tried: tried.join(" and "), cause })
+    }
+
+    fn new(socket: OwnedFd, path: &Path, timeout: Duration) -> Self {
+        Self {
+            connection: Mutex::new(Connection::new(socket)),
+            replied: Condvar::new(),
+            path: path.to_owned(),
+            timeout,
+            dead: AtomicBool::new(false),
+            refusal: OnceLock::new(),
+            protocol: AtomicU16::new(PROTOCOL_OLDEST),
+            unanswered: Unanswered::default(),
+            claims: Claims::default(),
+            late: Late::default(),
+            resume: OnceLock::new(),
+        }
     }
 
     /// Records that the session is open. From now on, it reopens automatically when the daemon is replaced.

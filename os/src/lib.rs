@@ -25,6 +25,7 @@ pub mod memfd;
 pub mod mutex;
 pub mod numa;
 pub mod packet;
+pub mod program;
 #[doc(hidden)]
 pub mod skip;
 pub mod socket_file;
@@ -32,4 +33,5 @@ pub mod stderr;
 pub mod thread;
 pub mod token;
 pub mod toll;
+pub mod user_folder;
 pub mod writeback;

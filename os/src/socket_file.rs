@@ -45,8 +45,17 @@ impl FileId {
     }
 }
 
-/// The right to create and replace sockets in one directory. Only one process of a user has this
-/// right at a time.
+/// The purpose of a [`Lock`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// To create or replace the file of a socket.
+    Bind,
+    /// To start a daemon.
+    Start,
+}
+
+/// The right of one process to do something in the directory of a socket. Only one process of a user has the right for a
+/// [`Purpose`] at a time.
 ///
 /// A socket that is bound and does not listen yet looks stale. So without the lock, daemons that
 /// start at the same time would replace each other's sockets. The lock is an advisory lock on a
@@ -61,10 +70,10 @@ pub struct Lock {
 impl Lock {
     /// Takes the lock of the socket's directory. `EWOULDBLOCK`: another process held the lock for 5
     /// s. `EPERM`: the lock's file belongs to another user or is not empty.
-    pub fn take(socket: &Path) -> Result<Self> {
+    pub fn take(socket: &Path, purpose: Purpose) -> Result<Self> {
         let end = Instant::now() + LOCK_TIMEOUT;
         loop {
-            match Self::try_take(socket) {
+            match Self::try_take(socket, purpose) {
                 Err(Errno::WOULDBLOCK) if Instant::now() < end => std::thread::sleep(LOCK_INTERVAL),
                 done => return done,
             }
@@ -72,11 +81,15 @@ impl Lock {
     }
 
     /// Takes the lock as [`Self::take`] does, without waiting. `EWOULDBLOCK`: another process holds the lock.
-    pub fn try_take(socket: &Path) -> Result<Self> {
+    pub fn try_take(socket: &Path, purpose: Purpose) -> Result<Self> {
         // A directory such as /tmp may contain sockets of several users. Each user has a lock of
         // its own.
         let uid = rustix::process::geteuid().as_raw();
-        let path = socket.with_file_name(format!(".tensorlend-{uid}.lock"));
+        let suffix = match purpose {
+            Purpose::Bind => "",
+            Purpose::Start => "-start",
+        };
+        let path = socket.with_file_name(format!(".tensorlend-{uid}{suffix}.lock"));
         let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = open(&path, flags, Mode::RUSR | Mode::WUSR)?;
         let stat = fstat(&file)?;

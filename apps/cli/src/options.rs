@@ -14,6 +14,9 @@ use crate::files::RawSpec;
 
 const NDIM_MAX: usize = 16;
 
+/// The commands that start the user's daemon if none listens. The others would find no names in a new daemon.
+const STARTS: [&str; 8] = ["append", "model", "put", "recv", "replay", "restore", "send", "watch"];
+
 #[derive(clap::Args, Debug)]
 pub struct Connection {
     /// The daemon's socket; default: the user's daemon, then the system's.
@@ -111,6 +114,7 @@ impl Connection {
 
     pub fn client(&self, verb: &str, namespace: Option<&str>) -> ClientBuilder {
         let mut builder = Client::builder().label(&format!("tensorlend {verb}")).request_timeout(self.daemon_timeout);
+        builder = builder.autostart(STARTS.contains(&verb));
         if let Some(socket) = self.socket() {
             builder = builder.socket(socket);
         }

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::str::FromStr;
-use tensorlend_os::socket_file::{self, FileId, Found, Lock};
+use tensorlend_os::socket_file::{self, FileId, Found, Lock, Purpose};
 
 /// Number of connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -94,7 +94,7 @@ impl Listen {
                 Ok((Listener::Tcp(listener), None, name))
             }
             Self::Unix(path) => {
-                let _lock = Lock::take(path).map_err(|error| failed(error.into()))?;
+                let _lock = Lock::take(path, Purpose::Bind).map_err(|error| failed(error.into()))?;
                 if !socket_file::remove_stale(path).map_err(|error| failed(error.into()))? {
                     let why = match socket_file::inspect(path).map_err(|error| failed(error.into()))? {
                         Found::Other(found) => format!("there is {found}, which stays"),

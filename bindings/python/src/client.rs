@@ -107,7 +107,7 @@ pub fn connect(
     request_timeout: Option<f64>,
 ) -> PyResult<Client> {
     let (sockets, request_timeout) = (Options::sockets(address)?, wait::timeout(request_timeout)?);
-    Client::open(py, Options { sockets, namespace, label, harden, memory_limit, request_timeout }, None)
+    Client::open(py, Options { sockets, are_default: address.is_none(), namespace, label, harden, memory_limit, request_timeout }, None)
 }
 
 impl Client {
@@ -358,7 +358,7 @@ impl Client {
     /// The connection's arguments, as keywords of `connect`.
     #[getter]
     fn _options<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let Options { sockets, namespace, label, harden, memory_limit, request_timeout } = &*self.options;
+        let Options { sockets, namespace, label, harden, memory_limit, request_timeout, .. } = &*self.options;
         let options = PyDict::new(py);
         options.set_item("address", sockets)?;
         options.set_item("namespace", namespace)?;

@@ -1,6 +1,7 @@
 //! The options of a connection, with which a forked child or an unpickled client connects again.
 
 use crate::errors::ResultExt;
+use crate::programs;
 use pyo3::prelude::*;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,6 +11,8 @@ use std::time::Duration;
 pub struct Options {
     /// The daemon's sockets, in the order in which they are tried.
     pub sockets: Vec<PathBuf>,
+    /// Whether these are the default sockets. Then the client may start a daemon.
+    pub are_default: bool,
     pub namespace: Option<String>,
     pub label: Option<String>,
     pub harden: bool,
@@ -20,8 +23,11 @@ pub struct Options {
 impl Options {
     /// Connects to the daemon with these options.
     pub fn connect(&self, py: Python<'_>) -> PyResult<tensorlend::Client> {
+        if self.are_default {
+            programs::name_daemon(py)?;
+        }
         let mut builder = tensorlend::Client::builder().harden(self.harden);
-        for socket in &self.sockets {
+        for socket in self.sockets.iter().filter(|_| !self.are_default) {
             builder = builder.socket(socket);
         }
         if let Some(namespace) = &self.namespace {

@@ -207,6 +207,11 @@ impl Core {
         self.env.clock.next_ns()
     }
 
+    /// Returns true if there is no name, stream or list, and no client whose values remain.
+    pub fn is_empty(&self) -> bool {
+        self.namespaces.is_empty()
+    }
+
     /// Counts a wakeup of the daemon, for the metrics.
     pub fn count_wakeup(&mut self) {
         self.env.counters.count(Counter::Wakeups);

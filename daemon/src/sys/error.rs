@@ -5,6 +5,7 @@ use crate::core::Unmade;
 use rustix::io::Errno;
 use std::io;
 use std::path::PathBuf;
+use tensorlend_os::user_folder::NoFolder;
 
 /// The reason why the daemon cannot run.
 #[derive(thiserror::Error)]
@@ -31,9 +32,17 @@ pub enum DaemonError {
     Config(#[from] ConfigError),
     /// No path for the socket is configured or known.
     #[error(
-        "XDG_RUNTIME_DIR is not set, so there is no place for the socket: start tensorlendd with --socket PATH, and set TENSORLEND_SOCKET=PATH for its clients"
+        "there is no folder for this user's socket: {0}. Start tensorlendd with --socket PATH, and set TENSORLEND_SOCKET=PATH for its clients"
     )]
-    NoSocketPath,
+    NoSocketPath(NoFolder),
+    /// The daemon in the background does not run.
+    #[error("the daemon in the background did not start: {why} (its log is {log:?})")]
+    NotStarted {
+        /// The daemon's own error.
+        why: String,
+        /// The path of its log.
+        log: PathBuf,
+    },
     /// The socket cannot be created.
     #[error("the socket {path:?} {what}: {error}")]
     Socket {

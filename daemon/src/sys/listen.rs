@@ -15,7 +15,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tensorlend_os::fork::Unshared;
-use tensorlend_os::socket_file::{self, FileId, Found, Lock};
+use tensorlend_os::socket_file::{self, FileId, Found, Lock, Purpose};
 
 /// Maximum time for which `--reload` waits for the daemon. The daemon's name service may be slow.
 const ANSWER_MAX: Duration = Duration::from_mins(1);
@@ -51,6 +51,13 @@ impl Listener {
         self.file = None;
     }
 
+    /// Removes the socket's file, unless the service manager has created it. Clients no longer find the daemon.
+    pub fn remove_file(&self) {
+        if let Some(SocketFile { path, id, mode: Some(_) }) = &self.file {
+            let _ = socket_file::remove(path, *id);
+        }
+    }
+
     /// Returns the path of the socket's file.
     pub fn path(&self) -> Option<&Path> {
         self.file.as_ref().map(|file| &*file.path)
@@ -65,7 +72,7 @@ impl Listener {
     /// lock of the directory.
     pub fn bind_again(&self) -> Result<Self, DaemonError> {
         if let Some(SocketFile { path, mode: Some(mode), .. }) = &self.file {
-            let lock = Lock::try_take(path).map_err(failed(path, LOCKED))?;
+            let lock = Lock::try_take(path, Purpose::Bind).map_err(failed(path, LOCKED))?;
             return Self::bind_locked(path, *mode, &lock);
         }
         let why = "only the service manager can create its file again: restart the socket unit (tensorlendd.socket)";
@@ -115,7 +122,7 @@ impl Listener {
     /// Creates the socket file. Replaces a stale socket of this user. Any other file at `path` stays, and is an error.
     pub fn bind(path: &Path, mode: u32) -> Result<Self, DaemonError> {
         SocketAddrUnix::new(path).map_err(failed(path, "is no usable socket path (at most 107 bytes)"))?;
-        let lock = Lock::take(path).map_err(failed(path, LOCKED))?;
+        let lock = Lock::take(path, Purpose::Bind).map_err(failed(path, LOCKED))?;
         Self::bind_locked(path, mode, &lock)
     }
 
@@ -204,9 +211,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Some(SocketFile { path, id, mode: Some(_) }) = &self.file {
-            let _ = socket_file::remove(path, *id);
-        }
+        self.remove_file();
     }
 }
 

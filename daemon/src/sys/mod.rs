@@ -10,6 +10,7 @@ mod device;
 mod error;
 pub mod fd_store;
 mod finder;
+mod idle;
 mod lanes;
 pub mod limits;
 mod listen;
@@ -30,7 +31,6 @@ mod worker;
 pub use backing::Backing;
 pub use device::Devices;
 pub use error::DaemonError;
-pub use fd_store::own::set_program;
 pub use fd_store::{FdStore, Inherited, Stored};
 pub use listen::{Listener, await_turn};
 pub use room::memory_limit;
@@ -41,6 +41,7 @@ use crate::core::{ConnId, Core, Effect, Event, MemId, Unmade};
 use connection::{Bans, Connection, EXIT, Unread};
 use device::MadeOnDevice;
 use finder::Finder;
+use idle::Idle;
 use lanes::{Lane, Lanes};
 use memory::adopt::{Adoption, PAUSES};
 use memory::ahead::Ahead;
@@ -97,6 +98,8 @@ pub struct Shell {
     accept_after_ns: Option<u64>,
     watchdog: Option<Watchdog>,
     socket_watch: Option<SocketWatch>,
+    /// `None` for a daemon that does not end by itself.
+    idle: Option<Idle>,
     /// The time before which the daemon does not look up unknown users and groups again.
     find_after_ns: u64,
     reloader: Option<Reloader>,
@@ -196,6 +199,7 @@ impl Shell {
             accept_after_ns: None,
             watchdog: None,
             socket_watch: None,
+            idle: None,
             find_after_ns: 0,
             reloader: None,
             reloads: Reloads::default(),
@@ -306,6 +310,10 @@ impl Shell {
             if self.socket_due_ns().is_some_and(|at| at <= boottime_ns()) {
                 self.check_socket();
             }
+            if self.idle_due_ns().is_some_and(|at| at <= boottime_ns()) && self.ends_idle() {
+                self.stop();
+                return Ok(());
+            }
             if self.fd_store.due_ns().is_some_and(|at| at <= boottime_ns()) {
                 self.retry_fd_store();
             }
@@ -357,12 +365,12 @@ impl Shell {
         self.core.leave();
     }
 
-    fn timeout(&self) -> Option<Timespec> {
+    fn timeout(&mut self) -> Option<Timespec> {
         let watchdog = self.watchdog.as_ref().map(Watchdog::due_ns);
         let queued = self.shares.any_wait().then_some(0);
         let (fd_store, ahead, socket) = (self.fd_store.due_ns(), self.ahead.due_ns(), self.socket_due_ns());
         let (core, accept, unsent) = (self.core.alarm(), self.accept_after_ns, self.unsent_due_ns());
-        let due = [core, accept, watchdog, unsent, queued, fd_store, ahead, socket];
+        let due = [core, accept, watchdog, unsent, queued, fd_store, ahead, socket, self.idle_due_ns()];
         let at = due.into_iter().flatten().min()?;
         let wait = at.saturating_sub(boottime_ns());
         Some(Timespec { tv_sec: (wait / 1_000_000_000) as i64, tv_nsec: (wait % 1_000_000_000) as _ })

@@ -56,18 +56,15 @@ impl Shell {
     fn create_socket_again(&mut self) {
         let Some(path) = self.listener.path() else { return };
         let path = path.display().to_string();
-        let done = self.listener.bind_again().and_then(|listener| self.replace_listener(listener));
-        let Some(watch) = &mut self.socket_watch else { return };
-        match done {
+        match self.bind_socket_again() {
             Ok(()) => {
                 tracing::error!(
                     "the file of the socket {path} was removed, and no client could connect: the daemon has created the \
                      socket again. Find out what removes files there"
                 );
-                watch.created(boottime_ns());
-                self.watch_socket();
             }
             Err(error) => {
+                let Some(watch) = &mut self.socket_watch else { return };
                 let error = error.to_string();
                 if watch.failed(&error, boottime_ns()) {
                     tracing::error!(
@@ -78,6 +75,17 @@ impl Shell {
                 }
             }
         }
+    }
+
+    /// Creates the missing file of the socket again.
+    pub(super) fn bind_socket_again(&mut self) -> Result<(), DaemonError> {
+        let listener = self.listener.bind_again()?;
+        self.replace_listener(listener)?;
+        if let Some(watch) = &mut self.socket_watch {
+            watch.created(boottime_ns());
+        }
+        self.watch_socket();
+        Ok(())
     }
 
     fn replace_listener(&mut self, listener: Listener) -> Result<(), DaemonError> {

@@ -2,7 +2,7 @@
 
 mod callers;
 
-use crate::control::{Control, default_sockets};
+use crate::control::{Control, Sockets};
 use crate::error::{Error, Result, check_name};
 use crate::instruments::Options;
 use crate::session::Session;
@@ -26,6 +26,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, Default)]
 pub struct ClientBuilder {
     sockets: Vec<PathBuf>,
+    no_autostart: bool,
     namespace: Option<String>,
     label: Option<String>,
     harden: bool,
@@ -41,8 +42,9 @@ const REMOTE_TIMEOUT: Duration = Duration::from_mins(1);
 
 impl ClientBuilder {
     /// Adds a daemon's socket. If you call this method several times, `connect` tries the sockets in that order. By
-    /// default, `connect` tries `TENSORLEND_SOCKET` if set, and otherwise the user's daemon at
-    /// `$XDG_RUNTIME_DIR/tensorlend.sock`, then the system's daemon at `/run/tensorlend/tensorlend.sock`.
+    /// default, `connect` tries `TENSORLEND_SOCKET` if set, and otherwise the user's daemon, then the system's daemon at
+    /// `/run/tensorlend/tensorlend.sock`. The user's socket is `tensorlend.sock` in the first of these folders that only the
+    /// user can write to: `$XDG_RUNTIME_DIR`, `/run/user/UID`, `/tmp/tensorlend-UID`.
     ///
     /// ```
     /// let daemon = tensorlend_daemon::embedded()?;
@@ -52,6 +54,22 @@ impl ClientBuilder {
     /// ```
     pub fn socket(mut self, path: impl AsRef<Path>) -> Self {
         self.sockets.push(path.as_ref().to_owned());
+        self
+    }
+
+    /// Sets whether `connect` starts the user's daemon if no daemon listens at the default sockets. Default: true, unless the
+    /// environment variable `TENSORLEND_AUTOSTART` is 0. `connect` never starts one if the program or `TENSORLEND_SOCKET`
+    /// names a socket, or if the system's daemon is installed.
+    ///
+    /// The daemon is the `tensorlendd` near this library, or the first in `PATH`. It continues when the program ends. It ends
+    /// after 10 minutes without clients and names (`idle_exit_s` in its configuration, `~/.config/tensorlend/tensorlendd.toml`).
+    ///
+    /// ```
+    /// let none = tensorlend::Client::builder().socket("/nowhere").autostart(false).connect();
+    /// assert!(none.is_err_and(|error| error.is_disconnected()));
+    /// ```
+    pub fn autostart(mut self, autostart: bool) -> Self {
+        self.no_autostart = !autostart;
         self
     }
 
@@ -156,15 +174,21 @@ impl ClientBuilder {
         if let Some(namespace) = &self.namespace {
             check_name(namespace)?;
         }
-        let control = self.control()?;
-        let session = Session::open(control, self.namespace, label, self.instruments.build()?)?;
+        let instruments = self.instruments.clone().build()?;
+        let open = |control| Session::open(control, self.namespace.clone(), label.clone(), instruments.clone());
+        let session = match open(self.control()?) {
+            // The daemon has ended since, because it was idle. The next attempt starts one.
+            Err(Error::Disconnected { .. }) if self.sockets.is_empty() => open(self.control()?)?,
+            opened => opened?,
+        };
         let callers = Arc::new(Callers::new(self.remote_timeout.unwrap_or(REMOTE_TIMEOUT)));
         Ok(Client { session, callers })
     }
 
     /// Connects to a daemon's socket, without a session.
     pub(crate) fn control(&self) -> Result<Control> {
-        let sockets = if self.sockets.is_empty() { default_sockets() } else { self.sockets.clone() };
+        let sockets = if self.sockets.is_empty() { Sockets::default() } else { Sockets::named(self.sockets.clone()) };
+        let sockets = if self.no_autostart { sockets.without_start() } else { sockets };
         let timeout = self.request_timeout.unwrap_or(REQUEST_TIMEOUT).max(Duration::from_millis(1));
         Control::connect(&sockets, timeout)
     }

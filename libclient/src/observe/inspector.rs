@@ -61,12 +61,14 @@ impl ClientBuilder {
     /// The errors of [`ClientBuilder::connect`], and [`Error::Refused`] with `NotObserver` if the daemon's configuration
     /// does not list the user in `observers`.
     pub fn inspect(self) -> Result<Inspector> {
-        let mut control = self.control()?;
+        // An observer of no daemon has nothing to see.
+        let this = self.autostart(false);
+        let mut control = this.control()?;
         match ask_since(&control, PROTOCOL_OWN_VIEW, View::Daemon) {
             Ok(_) => control.set_protocol(PROTOCOL_OWN_VIEW),
             // An older daemon has closed the connection.
             Err(Error::Refused { refusal: Refusal::Protocol { .. }, .. }) => {
-                control = self.control()?;
+                control = this.control()?;
                 ask(&control, View::Daemon)?;
             }
             Err(error) => return Err(error),
@@ -87,7 +89,7 @@ impl ClientBuilder {
     /// # Errors
     /// [`Error::NoDaemon`] and [`Error::Disconnected`]. The latter also if the daemon is older than this client library.
     pub fn stat(&self) -> Result<Stat> {
-        own_stat(&self.control()?)
+        own_stat(&self.clone().autostart(false).control()?)
     }
 }
 

@@ -70,7 +70,7 @@ impl Space {
     pub fn open(settings: &Settings, at: usize, events: &EventSender<Event>) -> Result<Self, CannotStart> {
         let space = settings.spaces[at].clone();
         let connect = |label| {
-            let mut builder = Client::builder().label(label);
+            let mut builder = Client::builder().label(label).autostart(false);
             if let Some(socket) = &settings.socket {
                 builder = builder.socket(socket);
             }

@@ -9,8 +9,8 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
 use std::thread::JoinHandle;
+use tensorlend_os::program;
 
 /// Time after which such a store ends, if no daemon is connected to it.
 const IDLE_S: u32 = 60;
@@ -22,24 +22,6 @@ pub fn path(socket: &Path) -> Option<PathBuf> {
     path.push(".store");
     let path = PathBuf::from(path);
     SocketAddrUnix::new(&path).is_ok().then_some(path)
-}
-
-static PROGRAM: OnceLock<Vec<OsString>> = OnceLock::new();
-
-/// Sets the command that runs the daemon, for programs that are not `tensorlendd` themselves, such as Python's. Later calls
-/// have no effect.
-pub fn set_program(command: Vec<OsString>) {
-    let _ = PROGRAM.set(command);
-}
-
-/// Returns the command that runs the daemon: the one that was set, or the `tensorlendd` next to this program or in PATH.
-fn program() -> Vec<OsString> {
-    const NAME: &str = "tensorlendd";
-    if let Some(command) = PROGRAM.get() {
-        return command.clone();
-    }
-    let near = std::env::current_exe().ok().map(|program| program.with_file_name(NAME));
-    vec![near.filter(|near| near.exists()).map_or_else(|| NAME.into(), OsString::from)]
 }
 
 /// Starts a store at a path, and the next one when it has ended.
@@ -69,9 +51,9 @@ impl Starter {
         if self.last.as_ref().is_some_and(|last| !last.is_finished()) {
             return Ok(());
         }
-        let mut words = program().into_iter();
-        let mut store = Command::new(words.next().unwrap_or_default());
-        store.args(words).arg("--fd-store").arg(&self.path).arg("--fd-store-idle").arg(IDLE_S.to_string());
+        let command = program::daemon().ok_or_else(|| io::Error::other("tensorlendd is not in PATH"))?;
+        let mut store = Command::new(&command[0]);
+        store.args(&command[1..]).arg("--fd-store").arg(&self.path).arg("--fd-store-idle").arg(IDLE_S.to_string());
         store.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
         // These name the daemon's service manager and its log.
         store.env_remove("NOTIFY_SOCKET").env_remove("TENSORLEND_LOG_FORMAT");

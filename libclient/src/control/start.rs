@@ -1,0 +1,117 @@
+//! The start of the user's daemon by the first client.
+//!
+//! A client that finds no daemon at the default sockets runs `tensorlendd --daemonize`, which returns when the daemon listens.
+//! Of several clients, the one with the lock of the socket's folder does so; the others wait for the daemon or for the lock.
+//! The kernel drops the lock when its holder dies, and the next client then tries. So a client, the process that it runs,
+//! and the daemon may be killed at any step.
+
+use super::socket::open;
+use rustix::io::Errno;
+use std::ffi::OsString;
+use std::io::{IsTerminal, Read, Write};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use tensorlend_os::program;
+use tensorlend_os::socket_file::{Lock, Purpose};
+
+/// Interval at which a client that waits for another one's daemon looks for it.
+const INTERVAL: Duration = Duration::from_millis(5);
+
+/// Number of attempts to start a daemon that is killed before it listens.
+const ATTEMPTS: u32 = 3;
+
+/// Variables for the service manager of the client, its terminal's log and its allocator, which the daemon must not inherit.
+const NOT_INHERITED: [&str; 9] = [
+    "NOTIFY_SOCKET",
+    "LISTEN_FDS",
+    "LISTEN_FDNAMES",
+    "LISTEN_PID",
+    "WATCHDOG_USEC",
+    "WATCHDOG_PID",
+    "FDSTORE",
+    "LD_PRELOAD",
+    "TENSORLEND_LOG_FORMAT",
+];
+
+/// Returns false if the environment forbids the start of a daemon, or if this program has more rights than its caller, who
+/// could choose the program by `PATH`.
+pub fn is_allowed() -> bool {
+    let off = |value: OsString| ["0", "false", "no", "off"].iter().any(|off| value == *off);
+    let is_caller = rustix::process::getuid() == rustix::process::geteuid()
+        && rustix::process::getgid() == rustix::process::getegid();
+    is_caller && !std::env::var_os("TENSORLEND_AUTOSTART").is_some_and(off)
+}
+
+/// Connects to the daemon at `path`, and starts one if none listens. Returns the reason if that fails.
+pub fn connect(path: &Path, timeout: Duration) -> Result<OwnedFd, String> {
+    let began = Instant::now();
+    loop {
+        let locked = Lock::try_take(path, Purpose::Start);
+        // With the lock, no other client starts a daemon between this look and the start.
+        match open(path, timeout) {
+            Ok(socket) => return Ok(socket),
+            Err(Errno::NOENT | Errno::CONNREFUSED) => {}
+            Err(error) => return Err(error.to_string()),
+        }
+        match locked {
+            Ok(_lock) => {
+                tensorlend_layout::crash_point!("start: locked");
+                start(path)?;
+                tensorlend_layout::crash_point!("start: started");
+                return open(path, timeout).map_err(|error| error.to_string());
+            }
+            Err(Errno::WOULDBLOCK) if began.elapsed() < timeout => std::thread::sleep(INTERVAL),
+            Err(Errno::WOULDBLOCK) => return Err("another process is still starting tensorlendd".into()),
+            Err(error) => return Err(format!("the lock of its folder cannot be taken: {error}")),
+        }
+    }
+}
+
+/// Runs the daemon in the background until it listens. Returns its error otherwise.
+fn start(socket: &Path) -> Result<(), String> {
+    let command = program::daemon().ok_or("tensorlendd is neither near this library nor in PATH")?;
+    let config = config().map(|file| ["--config".into(), OsString::from(file)]);
+    for _ in 0..ATTEMPTS {
+        let mut daemon = Command::new(&command[0]);
+        daemon.args(&command[1..]).arg("--daemonize").arg("--socket").arg(socket).args(config.iter().flatten());
+        for name in NOT_INHERITED {
+            daemon.env_remove(name);
+        }
+        daemon.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut daemon = daemon.spawn().map_err(|error| format!("{} cannot be run: {error}", command[0].display()))?;
+        let mut text = String::new();
+        if let Some(mut errors) = daemon.stderr.take() {
+            let _ = errors.read_to_string(&mut text);
+        }
+        // A program with a handler of its own for SIGCHLD may have taken the status.
+        let status = daemon.wait();
+        if status.as_ref().is_ok_and(std::process::ExitStatus::success) || (status.is_err() && text.is_empty()) {
+            report(socket);
+            return Ok(());
+        }
+        if !text.is_empty() {
+            return Err(text.trim_end().to_owned());
+        }
+    }
+    Err(format!("tensorlendd was killed {ATTEMPTS} times before it listened"))
+}
+
+/// Reports the start to a user at a terminal.
+fn report(socket: &Path) {
+    let mut stderr = std::io::stderr();
+    if stderr.is_terminal() {
+        let log = program::daemon_log(socket);
+        let log = log.display();
+        let text = format!("tensorlend: started tensorlendd, which ends when it is no longer used (log: {log})\n");
+        let _ = stderr.write_all(text.as_bytes());
+    }
+}
+
+/// Returns the user's configuration, `tensorlend/tensorlendd.toml` in `$XDG_CONFIG_HOME` or `~/.config`, if it exists.
+fn config() -> Option<PathBuf> {
+    let folder = |name| std::env::var_os(name).map(PathBuf::from).filter(|folder| folder.is_absolute());
+    let folder = folder("XDG_CONFIG_HOME").or_else(|| folder("HOME").map(|home| home.join(".config")))?;
+    Some(folder.join("tensorlend/tensorlendd.toml")).filter(|file| file.exists())
+}
