@@ -61,7 +61,8 @@ pub fn failed(error: &DaemonError) {
 fn answer(text: &str) {
     if AWAITED.swap(false, Ordering::Relaxed) {
         tensorlend_layout::crash_point!("background: about to report");
-        let _ = io::stdout().write_all(text.as_bytes());
+        let mut stdout = io::stdout();
+        let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
         let nowhere = rustix::fs::open("/dev/null", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
         let _ = nowhere.and_then(rustix::stdio::dup2_stdout);
     }
@@ -95,7 +96,8 @@ pub fn start(mut config: Config, arguments: &[OsString]) -> Result<(), DaemonErr
 
 /// Opens a daemon's log, to append to it. Empties a long one.
 fn open_log(path: &Path) -> io::Result<std::fs::File> {
-    let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let flags =
+        OFlags::CREATE | OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = std::fs::File::from(OwnedFd::from(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?));
     if file.metadata()?.len() > LOG_BYTES_MAX {
         file.set_len(0)?;

@@ -1,6 +1,5 @@
 //! `tensorlendd` as a process: its command line, its socket, its end.
 
-use tensorlend_os::socket_file::{Lock, Purpose};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
@@ -10,6 +9,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 use tensorlend_layout::wire::{Refusal, Reply, Request, decode, encode};
 use tensorlend_os::packet;
+use tensorlend_os::socket_file::{Lock, Purpose};
 
 fn tensorlendd() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tensorlendd"));

@@ -84,7 +84,8 @@ mod tests {
     #[test]
     fn the_daemon_lies_next_to_a_program_and_below_the_prefix_of_a_library() {
         let places = near(Path::new("/opt/t/lib/x86_64-linux-gnu/libtensorlend.so"));
-        let expected = ["/opt/t/lib/x86_64-linux-gnu/tensorlendd", "/opt/t/lib/bin/tensorlendd", "/opt/t/bin/tensorlendd"];
+        let expected =
+            ["/opt/t/lib/x86_64-linux-gnu/tensorlendd", "/opt/t/lib/bin/tensorlendd", "/opt/t/bin/tensorlendd"];
         assert_eq!(places, expected.map(PathBuf::from));
     }
 }

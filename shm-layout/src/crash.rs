@@ -9,7 +9,8 @@ use std::sync::OnceLock;
 
 /// The names of the crash points. A point's number is its index in this array. A child of a fork passes the points that
 /// begin with "child". The points that begin with "daemon" or "device" are in the daemon's code. The daemon passes the
-/// points that begin with "device" only if it lends device memory.
+/// points that begin with "device" only if it lends device memory. A client that starts a daemon passes the points that
+/// begin with "start", and the processes that it starts those that begin with "background".
 pub const POINTS: &[&str] = &[
     "lease: stored",
     "lease: confirmed",
@@ -25,6 +26,10 @@ pub const POINTS: &[&str] = &[
     "send: words written",
     "send: cell stored",
     "send: head moved",
+    "start: locked",
+    "start: started",
+    "background: started",
+    "background: about to report",
     "connect: welcomed",
     "connect: mapped",
     "connect: acknowledged",

@@ -2,6 +2,7 @@
 //! deadline.
 
 pub mod across;
+pub mod background;
 pub mod board;
 pub mod chaos;
 pub mod charged;

@@ -14,6 +14,7 @@ fn main() -> std::process::ExitCode {
             "history" => Work::parse(rest).map(|work| work.run(wait_for_a_word)),
             "everything" => tensorlend_tests::everything::run(rest),
             "children" => tensorlend_tests::everything::children(rest),
+            "start" => tensorlend_tests::background::run_worker(rest),
             "cold" => tensorlend_tests::cold::run(rest),
             "bystander" => tensorlend_tests::witness::run(rest),
             "chaos" => tensorlend_tests::chaos::run(rest),

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use tensorlend::Client;
 use tensorlend_layout::number::CellNo;
 use tensorlend_layout::wire::Request;
+use tensorlend_tests::background::Home;
 use tensorlend_tests::filled::{self, put};
 use tensorlend_tests::hand::Hand;
 use tensorlend_tests::keeper::Service;
@@ -110,6 +111,11 @@ fn is_childs(point: &str) -> bool {
 /// Returns true if only clients that release memory for spill pass the crash point.
 fn is_releases(point: &str) -> bool {
     point.starts_with("release: ")
+}
+
+/// Returns true if only a client that starts a daemon passes the crash point, or the processes that it starts.
+fn is_starts(point: &str) -> bool {
+    point.starts_with("start: ") || point.starts_with("background: ")
 }
 
 /// Returns the number of turns that the bystander has done, and how many of them were consistent.
@@ -238,7 +244,7 @@ fn a_client_killed_at_any_place_leaves_nothing_behind_that_matters() {
     let Some(build) = Build::find() else { return };
     kill_at_each(
         &build,
-        |point| !is_daemons(point) && !is_devices(point) && !is_releases(point) && !is_childs(point),
+        |point| ![is_daemons, is_devices, is_releases, is_childs, is_starts].iter().any(|is_others| is_others(point)),
         |number, point, passage| client_dies_at(&build, number, point, passage),
     );
 }
@@ -259,6 +265,36 @@ fn a_child_killed_as_it_begins_leaves_its_parents_leases_to_end() {
         places += 1;
     }
     assert_eq!(places, 2);
+}
+
+/// A client that starts the daemon is killed, or a process that it starts. The next client is served.
+#[test]
+fn a_start_that_is_killed_at_any_place_is_repeated() {
+    let Some(build) = Build::find() else { return };
+    if Path::new("/run/tensorlend/tensorlend.sock").exists() {
+        return skip("this machine has a system's daemon, so that clients start none");
+    }
+    let points = build.points();
+    let mut places = 0;
+    for (number, point) in points.iter().enumerate().filter(|(_, point)| is_starts(point)) {
+        let home = Home::new("");
+        let start = |plan: Option<String>| {
+            let mut worker = home.command(&build.0.join("tensorlend-worker"));
+            tensorlend_tests::run(worker.args(["start", "a"]).envs(plan.map(|plan| ("TENSORLEND_CRASH", plan))))
+        };
+        let first = start(Some(format!("{number}:1:/")));
+        assert_eq!(first.status.signal(), point.starts_with("start").then_some(9), "{point}: {first:?}");
+        let second = start(None);
+        assert_eq!(
+            String::from_utf8_lossy(&second.stdout),
+            "ok\n",
+            "{point}: {second:?} after {first:?}: {}",
+            home.log()
+        );
+        eventually(&format!("{point}: one daemon"), || home.daemons().len() == 1);
+        places += 1;
+    }
+    assert_eq!(places, 4);
 }
 
 /// Returns true if the crash point was passed this often.

@@ -107,7 +107,11 @@ pub fn connect(
     request_timeout: Option<f64>,
 ) -> PyResult<Client> {
     let (sockets, request_timeout) = (Options::sockets(address)?, wait::timeout(request_timeout)?);
-    Client::open(py, Options { sockets, are_default: address.is_none(), namespace, label, harden, memory_limit, request_timeout }, None)
+    Client::open(
+        py,
+        Options { sockets, are_default: address.is_none(), namespace, label, harden, memory_limit, request_timeout },
+        None,
+    )
 }
 
 impl Client {

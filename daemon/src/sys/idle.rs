@@ -35,7 +35,9 @@ impl Shell {
             return true;
         }
         if let Err(error) = self.bind_socket_again() {
-            tracing::warn!("a client connected while the idle daemon was ending, and the socket's file is missing: {error}");
+            tracing::warn!(
+                "a client connected while the idle daemon was ending, and the socket's file is missing: {error}"
+            );
         }
         false
     }

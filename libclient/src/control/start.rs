@@ -58,9 +58,10 @@ pub fn connect(path: &Path, timeout: Duration) -> Result<OwnedFd, String> {
         match locked {
             Ok(_lock) => {
                 tensorlend_layout::crash_point!("start: locked");
-                start(path)?;
+                let started = start(path, timeout);
                 tensorlend_layout::crash_point!("start: started");
-                return open(path, timeout).map_err(|error| error.to_string());
+                // A daemon may listen in spite of an error, if somebody else has started it.
+                return open(path, timeout).map_err(|error| started.err().unwrap_or_else(|| error.to_string()));
             }
             Err(Errno::WOULDBLOCK) if began.elapsed() < timeout => std::thread::sleep(INTERVAL),
             Err(Errno::WOULDBLOCK) => return Err("another process is still starting tensorlendd".into()),
@@ -70,7 +71,7 @@ pub fn connect(path: &Path, timeout: Duration) -> Result<OwnedFd, String> {
 }
 
 /// Runs the daemon in the background until it listens. Returns its error otherwise.
-fn start(socket: &Path) -> Result<(), String> {
+fn start(socket: &Path, timeout: Duration) -> Result<(), String> {
     let command = program::daemon().ok_or("tensorlendd is neither near this library nor in PATH")?;
     let config = config().map(|file| ["--config".into(), OsString::from(file)]);
     for _ in 0..ATTEMPTS {
@@ -93,6 +94,10 @@ fn start(socket: &Path) -> Result<(), String> {
         }
         if !text.is_empty() {
             return Err(text.trim_end().to_owned());
+        }
+        // The killed process may have started the daemon before.
+        if open(socket, timeout).is_ok() {
+            return Ok(());
         }
     }
     Err(format!("tensorlendd was killed {ATTEMPTS} times before it listened"))

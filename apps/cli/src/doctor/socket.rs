@@ -10,6 +10,8 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::geteuid;
 use tensorlend::{Client, Error, Refusal, Stat};
 
+use tensorlend_os::{program, user_folder};
+
 use super::report::Report;
 use crate::options::{Connection, Reached};
 
@@ -23,14 +25,21 @@ pub struct Answered {
 /// Checks each socket, and connects to the first reachable daemon.
 pub fn check(report: &mut Report, at: &Connection) -> Option<Answered> {
     let paths = at.socket().map_or_else(tensorlend::default_sockets, |path| vec![path.to_owned()]);
-    if at.socket().is_none() && std::env::var_os("XDG_RUNTIME_DIR").is_none_or(|folder| folder.is_empty()) {
-        report.ok("socket", "XDG_RUNTIME_DIR is not set: clients do not look for a daemon of this user");
+    if at.socket().is_none()
+        && let Err(why) = user_folder::socket()
+    {
+        let fix = "remove or correct this folder, or name a socket with TENSORLEND_SOCKET";
+        report.fail("socket", format!("clients do not look for a daemon of this user: {why}"), fix);
     }
     let mut found = Vec::new();
     for path in &paths {
         match probe(path, at.daemon_timeout()) {
             Ok(whose) => {
                 report.ok("socket", format!("{}: {whose}, and a process listens", path.display()));
+                let log = program::daemon_log(path);
+                if log.exists() {
+                    report.ok("daemon's log", log.display().to_string());
+                }
                 // The client library also uses the first reachable socket, in the same order.
                 return connect(report, at);
             }
@@ -53,8 +62,8 @@ struct Wrong {
 /// the fault.
 fn probe(path: &Path, timeout: Duration) -> Result<String, Wrong> {
     let wrong = |found: String, fix: &str| Err(Wrong { found, fix: fix.to_owned() });
-    let start = "start the daemon (`tensorlendd &`; with the package: systemctl enable --now tensorlendd.socket, or with \
-                 --user), or name its socket with --socket or TENSORLEND_SOCKET";
+    let start = "the first client starts the user's daemon; with the package, systemd starts the system's (systemctl enable \
+                 --now tensorlendd.socket). Or name the daemon's socket with --socket or TENSORLEND_SOCKET";
     let there = match path.metadata() {
         Ok(there) => there,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return wrong("is not there".into(), start),

@@ -1,0 +1,254 @@
+//! The user's daemon, which the first client starts.
+
+use rustix::process::Signal;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use tensorlend_tests::background::{DATA, Home};
+use tensorlend_tests::container::{Engine, skip_without_containers};
+use tensorlend_tests::users::{Programs, as_user};
+use tensorlend_tests::{binary, budget, eventually, run, signal, skip, skip_without_root};
+
+/// Returns true if this machine has a system's daemon, which all clients would use, and records that.
+fn skip_with_system() -> bool {
+    let is_there = Path::new("/run/tensorlend/tensorlend.sock").exists();
+    if is_there {
+        skip("this machine has a system's daemon, so that clients start none");
+    }
+    is_there
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn assert_done(output: &Output) {
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+}
+
+/// Returns the number of daemons that have listened.
+fn started(home: &Home) -> usize {
+    home.log().matches(" runs in User mode").count()
+}
+
+#[test]
+fn clients_that_race_start_one_daemon() {
+    if skip_with_system() {
+        return;
+    }
+    for _ in 0..budget(2, 20) {
+        let home = Home::new("");
+        let put = |number: u32| {
+            let mut command = home.cli(&["put", &format!("n/{number}"), DATA]);
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        };
+        let clients: Vec<_> = (0..50).map(put).collect();
+        for client in clients {
+            assert_done(&client.wait_with_output().unwrap());
+        }
+        assert_eq!((home.names().len(), home.daemons().len(), started(&home)), (50, 1, 1), "{}", home.log());
+        let locks = std::fs::read_dir(home.socket().parent().unwrap()).unwrap();
+        let left: Vec<_> =
+            locks.map(|it| it.unwrap().file_name()).filter(|it| text(it.as_encoded_bytes()).contains("lock")).collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+}
+
+/// `run` returns when all ends of the pipes are closed, so the daemon has none of them.
+#[test]
+fn the_daemon_belongs_to_no_terminal_and_holds_no_file_of_its_client() {
+    if skip_with_system() {
+        return;
+    }
+    let home = Home::new("");
+    let mut pinned = Command::new("sh");
+    pinned.arg("-c").arg("exec 7>leaked; exec taskset -c 0 \"$0\" put a \"$1\"").arg(binary("tensorlend")).arg(DATA);
+    let folder = home.socket().parent().unwrap().to_owned();
+    let environment: Vec<_> =
+        home.cli(&[]).get_envs().map(|(name, value)| (name.to_owned(), value.map(ToOwned::to_owned))).collect();
+    for (name, value) in environment {
+        match value {
+            Some(value) => pinned.env(name, value),
+            None => pinned.env_remove(name),
+        };
+    }
+    let output = run(pinned.current_dir(&folder).env("NOTIFY_SOCKET", "/nowhere").env("LD_PRELOAD", ""));
+    assert_done(&output);
+    assert!(output.stderr.is_empty(), "a message to a terminal only: {}", text(&output.stderr));
+    let [pid] = home.daemons()[..] else { panic!("one daemon: {:?}", home.daemons()) };
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    assert_eq!((fields[3], fields[4]), (&*pid.to_string(), "0"), "a session of its own without a terminal");
+    let files = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let leaked =
+        files.filter_map(|file| std::fs::read_link(file.unwrap().path()).ok()).find(|file| file.ends_with("leaked"));
+    assert_eq!(leaked, None);
+    assert_eq!(std::fs::read_link(format!("/proc/{pid}/cwd")).unwrap(), Path::new("/"));
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let own = std::fs::read_to_string("/proc/self/status").unwrap();
+    let processors = |status: &str| status.lines().find(|line| line.starts_with("Cpus_allowed:")).map(str::to_owned);
+    assert_eq!(processors(&status), processors(&own), "it is not bound to its client's processor");
+    let mode = std::fs::metadata(home.socket()).unwrap().mode() & 0o777;
+    assert_eq!(mode, 0o600);
+}
+
+#[test]
+fn after_a_kill_the_next_client_finds_all_names() {
+    if skip_with_system() {
+        return;
+    }
+    let home = Home::new("");
+    for round in 0..budget(3, 50) {
+        assert_done(&home.put(&format!("n/{round}")));
+        let [pid] = home.daemons()[..] else { panic!("one daemon: {:?}", home.daemons()) };
+        assert_eq!(home.names().len(), round + 1);
+        signal(pid, Signal::KILL);
+        eventually("the death of the daemon", || !home.daemons().contains(&pid));
+    }
+}
+
+#[test]
+fn an_idle_daemon_ends_and_the_next_client_starts_another() {
+    if skip_with_system() {
+        return;
+    }
+    let home = Home::new("idle_exit_s = 1\n");
+    for round in 1..=2 {
+        assert_done(&home.put("a"));
+        assert_eq!(started(&home), round, "a daemon with names does not end");
+        assert_done(&run(&mut home.cli(&["rm", "a"])));
+        eventually("the end of the idle daemon", || home.daemons().is_empty());
+        assert!(!home.socket().exists());
+    }
+}
+
+/// Clients connect at the moment at which the daemon ends.
+#[test]
+fn a_client_of_an_ending_daemon_is_served() {
+    if skip_with_system() {
+        return;
+    }
+    let home = Home::new("idle_exit_s = 1\n");
+    assert_done(&run(home.command(&binary("tensorlendd")).arg("--daemonize").arg("--config").arg(config(&home))));
+    for _ in 0..budget(4, 100) {
+        std::thread::sleep(std::time::Duration::from_millis(1000));
+        assert_done(&home.put("a"));
+        assert_done(&run(&mut home.cli(&["rm", "a"])));
+    }
+}
+
+fn config(home: &Home) -> PathBuf {
+    home.socket().with_file_name("config/tensorlend/tensorlendd.toml")
+}
+
+#[test]
+fn no_daemon_is_started_where_none_is_wanted() {
+    if skip_with_system() {
+        return;
+    }
+    let home = Home::new("");
+    for args in [&["ls"][..], &["stat"], &["doctor"], &["ping"], &["top", "--once"], &["get", "x"]] {
+        let output = run(&mut home.cli(args));
+        assert!(!output.status.success(), "{args:?}: {}", text(&output.stdout));
+    }
+    let refused = |command: &mut Command| {
+        let output = run(command);
+        assert!(!output.status.success());
+        text(&output.stderr)
+    };
+    assert!(refused(home.cli(&["put", "a", DATA]).env("TENSORLEND_AUTOSTART", "0")).contains("TL-0101"));
+    assert!(refused(home.cli(&["put", "a", DATA]).env("TENSORLEND_SOCKET", home.socket())).contains("TL-0101"));
+    assert_eq!((home.daemons(), started(&home)), (vec![], 0));
+    assert!(!home.socket().exists());
+}
+
+#[test]
+fn an_error_of_the_start_names_the_cause_and_the_log() {
+    if skip_with_system() {
+        return;
+    }
+    let home = Home::new("pool = 3\n");
+    let output = home.put("a");
+    let error = text(&output.stderr);
+    assert!(!output.status.success() && error.contains("TL-1102") && error.contains("tensorlendd.toml"), "{error}");
+    let home = Home::new("spill.directory = 5\n[pool]\nbytes_max = \"1GiB\"\n");
+    assert!(text(&home.put("a").stderr).contains("TL-1102"));
+    std::fs::write(home.socket(), "").unwrap();
+    std::fs::write(config(&home), "").unwrap();
+    let error = text(&home.put("a").stderr);
+    assert!(error.contains("Connection refused") || error.contains("an ordinary file"), "{error}");
+    std::fs::remove_file(home.socket()).unwrap();
+    assert_done(&home.put("a"));
+    let output = run(home.command(&binary("tensorlendd")).args(["--daemonize"]));
+    let error = text(&output.stderr);
+    assert!(!output.status.success() && error.contains("already") && error.contains(".log"), "{error}");
+}
+
+/// Copies a file to where every user can read it.
+fn data_for_all(programs: &Programs) -> PathBuf {
+    let data = programs.path("iris.npy");
+    std::fs::write(&data, std::fs::read(DATA).unwrap()).unwrap();
+    std::fs::set_permissions(&data, std::fs::Permissions::from_mode(0o644)).unwrap();
+    data
+}
+
+/// Without `XDG_RUNTIME_DIR` and with a home folder in which no file can be created.
+#[test]
+fn users_without_a_login_have_daemons_of_their_own() {
+    if skip_with_system() || skip_without_root() {
+        return;
+    }
+    let programs = Programs::copy(&["tensorlend", "tensorlendd"]);
+    let data = data_for_all(&programs);
+    let uid = 64_000 + std::process::id() % 1000;
+    let folder = PathBuf::from(format!("/tmp/tensorlend-{uid}"));
+    let put = || {
+        let mut command = as_user(uid, &programs.path("tensorlend"));
+        command.env_remove("XDG_RUNTIME_DIR").env_remove("TENSORLEND_SOCKET").env("HOME", "/proc");
+        command.env("XDG_CONFIG_HOME", "").args(["put", "a"]).arg(&data);
+        run(&mut command)
+    };
+    // Another user has made the folder.
+    std::fs::create_dir(&folder).unwrap();
+    let refused = put();
+    std::fs::remove_dir(&folder).unwrap();
+    let error = text(&refused.stderr);
+    assert!(error.contains("belongs to another user (uid 0)"), "{error}");
+    let done = put();
+    let stat = std::fs::metadata(&folder);
+    let log = std::fs::read_to_string(folder.join("tensorlend.sock.log")).unwrap_or_default();
+    end(&folder.join("tensorlend.sock"));
+    let _ = std::fs::remove_dir_all(&folder);
+    assert_done(&done);
+    let stat = stat.unwrap();
+    assert_eq!((stat.permissions().mode() & 0o777, stat.uid()), (0o700, uid), "{log}");
+    assert!(log.contains(" runs in User mode"), "{log}");
+}
+
+/// Ends the daemon and the fd store whose command lines name this socket.
+fn end(socket: &Path) {
+    let socket = text(socket.as_os_str().as_encoded_bytes());
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        if let Some(pid) = entry.file_name().to_str().and_then(|pid| pid.parse().ok())
+            && text(&line).split('\0').any(|word| word.starts_with(&socket))
+        {
+            signal(pid, Signal::KILL);
+        }
+    }
+}
+
+#[test]
+fn root_in_a_container_has_a_daemon() {
+    if skip_with_system() || skip_without_containers() {
+        return;
+    }
+    let (engine, programs) = (Engine::new(), Programs::copy(&["tensorlend", "tensorlendd"]));
+    let folder = data_for_all(&programs).parent().unwrap().to_owned();
+    let mut shell = engine.rootful(0, "root", &[&folder], Path::new("sh"));
+    let script = "unset XDG_RUNTIME_DIR TENSORLEND_SOCKET; \"$0/tensorlend\" put a \"$0/iris.npy\" && \
+                  \"$0/tensorlend\" ls && ls -d /tmp/tensorlend-0 /run/user/0 2>/dev/null";
+    let output = run(shell.arg("-c").arg(script).arg(&folder).env("HOME", "/nowhere"));
+    let said = text(&output.stdout);
+    assert!(said.contains("\na ") && said.contains("/tmp/tensorlend-0"), "{said}{}", text(&output.stderr));
+}
