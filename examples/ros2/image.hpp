@@ -42,7 +42,7 @@ template <typename Image> tensorlend::Draft to_draft(const tensorlend::Client &c
     const Shape shape = encoding.channels == 1 ? Shape(message.height, message.width)
                                                : Shape(message.height, message.width, encoding.channels);
     auto draft = client.create(encoding.dtype, shape);
-    auto *to = static_cast<unsigned char *>(tensorlend_draft_data(draft.get()));
+    auto *to = static_cast<unsigned char *>(tensorlend_draft_data(draft.handle()));
     for (uint64_t at = 0; at < rows && row > 0; at++)
         std::memcpy(to + at * row, message.data.data() + at * uint64_t(message.step), row);
     draft.set_metadata(message.encoding);
@@ -68,6 +68,6 @@ template <typename Image> void to_message(const tensorlend::Lease &lease, Image 
     message.header.stamp.sec = decltype(message.header.stamp.sec)(image.timestamp_ns / 1'000'000'000);
     message.header.stamp.nanosec = uint32_t(image.timestamp_ns % 1'000'000'000);
     message.data.resize(size_t(image.nbytes));
-    tensorlend::check(tensorlend_lease_copy(lease.get(), nullptr, message.data.data(), image.nbytes));
+    tensorlend::check(tensorlend_lease_copy(lease.handle(), nullptr, message.data.data(), image.nbytes));
 }
 } // namespace example

@@ -115,6 +115,22 @@ fn every_call_for_devices_works_from_c() {
     });
 }
 
+/// A draft has one owner, and the compiler says what to type.
+#[test]
+fn a_draft_that_is_published_without_a_move_does_not_compile() {
+    let Some(kit) = Kit::get() else { return };
+    let draft = "auto draft = client.create<float>({2}); ";
+    assert_eq!(kit.errors(&format!("{draft} std::move(draft).publish(\"x\");")), "");
+    for (call, advice) in [
+        ("draft.publish(\"x\");", "write std::move(draft).publish(name)"),
+        ("draft.publish(\"x\", tensorlend::Lifetime{});", "write std::move(draft).publish(name)"),
+        ("client.append(\"x\", draft);", "a handle has one owner: pass it by std::move"),
+    ] {
+        let errors = kit.errors(&format!("{draft}{call}"));
+        assert!(errors.contains(advice), "{call} {errors}");
+    }
+}
+
 #[test]
 fn an_exception_that_leaves_a_callback_ends_the_process() {
     use std::os::unix::process::ExitStatusExt;

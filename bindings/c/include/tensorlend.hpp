@@ -3,7 +3,7 @@
 // Errors are exceptions: tensorlend::Error for a call that failed, std::invalid_argument and std::out_of_range for a
 // wrong element type, shape or member, which the program could have known. A timeout is an Error with the status
 // TENSORLEND_TIMEOUT. The end of a stream is no error: it is an empty message, and the end of a loop. No destructor
-// throws. Without exceptions, call tensorlend.h: get() gives a handle, out() the place for a new one, taken() the one
+// throws. Without exceptions, call tensorlend.h: handle() gives a handle, out() the place for a new one, taken() the one
 // that a call takes over.
 //
 // Ownership, threads and forks are as tensorlend.h has them. Pointers, spans and views are borrowed from the object
@@ -178,6 +178,7 @@ template <typename T, void (*End)(T *)> class Handle {
 
 public:
     Handle() = default;
+    Handle(const Handle &) = delete; // a handle has one owner: pass it by std::move
     Handle(Handle &&other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
     Handle &operator=(Handle &&other) noexcept {
         if (this != &other)
@@ -185,7 +186,8 @@ public:
         return *this;
     }
     ~Handle() { End(handle_); }
-    T *get() const noexcept { return handle_; }
+    /// The handle, for calls of tensorlend.h; NULL after a move.
+    T *handle() const noexcept { return handle_; }
     explicit operator bool() const noexcept { return handle_ != nullptr; }
     /// The place for a new handle; the present one ends.
     T **out() noexcept { return End(std::exchange(handle_, nullptr)), &handle_; }
@@ -194,7 +196,7 @@ public:
 };
 
 /// Calls a function of tensorlend.h and returns its result, the last argument: `made<Listing>(tensorlend_list_names,
-/// client.get(), "*")`.
+/// client.handle(), "*")`.
 template <typename T, typename Call, typename... Arguments> T made(Call call, Arguments... arguments) {
     T result{};
     if constexpr (std::is_trivially_copyable_v<T>)
@@ -484,9 +486,9 @@ private:
 
 /// A lease on a value, read in place: a tensor, or a dataset of several. Its memory is not reused before it ends.
 struct Lease : Handle<tensorlend_lease, tensorlend_lease_free>, Reads<Lease> {
-    const tensorlend_lease *leased() const noexcept { return get(); }
+    const tensorlend_lease *leased() const noexcept { return handle(); }
     /// Another lease on the same value.
-    Lease clone() const { return made<Lease>(tensorlend_lease_clone, get()); }
+    Lease clone() const { return made<Lease>(tensorlend_lease_clone, handle()); }
 };
 
 /// A message of a stream, or a response: a lease with its number.
@@ -496,9 +498,9 @@ struct Message : Lease {
 
 /// Leases in order: values of names, items of a list, or kept values of a name. An element is a lease of its own.
 struct Leases : Handle<tensorlend_leases, tensorlend_leases_free> {
-    uint64_t size() const noexcept { return tensorlend_leases_count(get()); }
+    uint64_t size() const noexcept { return tensorlend_leases_count(handle()); }
     Lease operator[](uint64_t at) const {
-        return made<Lease>(tensorlend_lease_clone, &detail::at_index(tensorlend_leases_at(get(), at), at, size()));
+        return made<Lease>(tensorlend_lease_clone, &detail::at_index(tensorlend_leases_at(handle(), at), at, size()));
     }
     detail::Each<Leases> begin() const { return {this, 0}; }
     detail::Each<Leases> end() const { return {this, size()}; }
@@ -506,21 +508,21 @@ struct Leases : Handle<tensorlend_leases, tensorlend_leases_free> {
 
 /// Entries of a listing, borrowed from it: `for (const tensorlend_entry &entry : client.list("*"))`.
 struct Listing : Handle<tensorlend_listing, tensorlend_listing_free> {
-    uint64_t size() const noexcept { return tensorlend_listing_count(get()); }
+    uint64_t size() const noexcept { return tensorlend_listing_count(handle()); }
     const tensorlend_entry &operator[](uint64_t at) const & {
-        return detail::at_index(tensorlend_listing_at(get(), at), at, size());
+        return detail::at_index(tensorlend_listing_at(handle(), at), at, size());
     }
     const tensorlend_entry &operator[](uint64_t at) const && = delete;
-    bool is_cut() const noexcept { return tensorlend_listing_is_cut(get()); }
+    bool is_cut() const noexcept { return tensorlend_listing_is_cut(handle()); }
     detail::Each<Listing> begin() const { return {this, 0}; }
     detail::Each<Listing> end() const { return {this, size()}; }
 };
 
 /// Devices whose memory the daemon lends, borrowed from the list.
 struct Devices : Handle<tensorlend_devices, tensorlend_devices_free> {
-    uint64_t size() const noexcept { return tensorlend_devices_count(get()); }
+    uint64_t size() const noexcept { return tensorlend_devices_count(handle()); }
     const tensorlend_device &operator[](uint64_t at) const & {
-        return detail::at_index(tensorlend_devices_at(get(), at), at, size());
+        return detail::at_index(tensorlend_devices_at(handle(), at), at, size());
     }
     const tensorlend_device &operator[](uint64_t at) const && = delete;
     detail::Each<Devices> begin() const { return {this, 0}; }
@@ -532,21 +534,21 @@ struct Draft : Handle<tensorlend_draft, tensorlend_draft_free> {
     /// The memory of a tensor in host memory, for bytes() bytes. std::invalid_argument for another element type, and on a
     /// device.
     template <typename T> T *data() & {
-        detail::check_draft<T>(get());
-        void *first = tensorlend_draft_data(get());
+        detail::check_draft<T>(handle());
+        void *first = tensorlend_draft_data(handle());
         return first ? static_cast<T *>(first) : throw std::invalid_argument(detail::on_device_text);
     }
     template <typename T> T *data() && = delete;
     template <typename T> Span<T> span() & { return {data<T>(), static_cast<std::size_t>(bytes() / sizeof(T))}; }
     template <typename T> Span<T> span() && = delete;
-    uint64_t bytes() const noexcept { return tensorlend_draft_bytes(get()); }
-    Draft &set_metadata(std::string_view bytes) & { return check(tensorlend_draft_set_metadata(get(), bytes.data(), bytes.size())), *this; }
-    Draft &set_timestamp(uint64_t nanoseconds) & { return check(tensorlend_draft_set_timestamp(get(), nanoseconds)), *this; }
+    uint64_t bytes() const noexcept { return tensorlend_draft_bytes(handle()); }
+    Draft &set_metadata(std::string_view bytes) & { return check(tensorlend_draft_set_metadata(handle(), bytes.data(), bytes.size())), *this; }
+    Draft &set_timestamp(uint64_t nanoseconds) & { return check(tensorlend_draft_set_timestamp(handle(), nanoseconds)), *this; }
     Draft &set_timestamp(std::chrono::system_clock::time_point time) & {
         return set_timestamp(static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count()));
     }
     /// Adds a tensor to a dataset.
-    void add(const Name &name, Draft member) { check(tensorlend_dataset_add(get(), name.c_str(), member.taken())); }
+    void add(const Name &name, Draft member) { check(tensorlend_dataset_add(handle(), name.c_str(), member.taken())); }
     tensorlend_version publish(const Name &to) && { return made<tensorlend_version>(tensorlend_publish, taken(), to.c_str()); }
     tensorlend_version publish(const Name &to, Lifetime lifetime) && {
         if (lifetime.ttl.count() < 0)
@@ -555,23 +557,27 @@ struct Draft : Handle<tensorlend_draft, tensorlend_draft_free> {
         return made<tensorlend_version>(tensorlend_publish_for, taken(), to.c_str(), static_cast<uint64_t>(lifetime.ttl.count()),
                                         lifetime.ephemeral ? TENSORLEND_EPHEMERAL : 0);
     }
+    /// publish() takes the draft over, so it needs an rvalue.
+    template <typename... Arguments> void publish(Arguments &&...) & {
+        static_assert(sizeof...(Arguments) == 0 && sizeof...(Arguments) > 0, "publish() takes the draft over: write std::move(draft).publish(name)");
+    }
     /// The draft for another library to write in place. It cannot be published before the tensor has ended.
-    DLPack dlpack() & { return made<DLPack>(tensorlend_draft_to_dlpack, get()); }
+    DLPack dlpack() & { return made<DLPack>(tensorlend_draft_to_dlpack, handle()); }
 
     /// On a device: see tensorlend_create_on. A stream is a CUstream or cudaStream_t.
     template <typename T> T *device_data() & {
-        detail::check_draft<T>(get());
-        return reinterpret_cast<T *>(static_cast<std::uintptr_t>(tensorlend_draft_device_data(get())));
+        detail::check_draft<T>(handle());
+        return reinterpret_cast<T *>(static_cast<std::uintptr_t>(tensorlend_draft_device_data(handle())));
     }
     template <typename T> T *device_data() && = delete;
-    void record_stream(void *stream) { check(tensorlend_draft_record_stream(get(), stream)); }
-    void order_stream(void *stream) { check(tensorlend_draft_order_stream(get(), stream)); }
+    void record_stream(void *stream) { check(tensorlend_draft_record_stream(handle(), stream)); }
+    void order_stream(void *stream) { check(tensorlend_draft_order_stream(handle(), stream)); }
     template <typename Values> void copy_from_host(const Values &values) {
-        detail::check_draft<detail::element_t<Values>>(get());
-        check(tensorlend_draft_copy_from_host(get(), std::data(values), std::size(values) * sizeof(*std::data(values))));
+        detail::check_draft<detail::element_t<Values>>(handle());
+        check(tensorlend_draft_copy_from_host(handle(), std::data(values), std::size(values) * sizeof(*std::data(values))));
     }
-    void copy_from_device(uint64_t from, void *stream) { check(tensorlend_draft_copy_from_device(get(), from, stream)); }
-    void finish() { check(tensorlend_draft_finish(get())); }
+    void copy_from_device(uint64_t from, void *stream) { check(tensorlend_draft_copy_from_device(handle(), from, stream)); }
+    void finish() { check(tensorlend_draft_finish(handle())); }
     tensorlend_version publish_early(const Name &to, void *stream) && {
         return made<tensorlend_version>(tensorlend_publish_early, taken(), to.c_str(), stream);
     }
@@ -580,21 +586,21 @@ struct Draft : Handle<tensorlend_draft, tensorlend_draft_free> {
 struct Stream : Handle<tensorlend_stream, tensorlend_stream_close> {
     /// Sends a message; returns its number.
     uint64_t send(Draft message, Timeout timeout = forever) {
-        return made<uint64_t>(tensorlend_stream_send, get(), message.taken(), timeout.count());
+        return made<uint64_t>(tensorlend_stream_send, handle(), message.taken(), timeout.count());
     }
     /// As send(), without waiting: false if the stream is full, and the message is still the caller's.
     bool try_send(Draft &message, uint64_t *number = nullptr) {
-        const tensorlend_status status = tensorlend_stream_try_send(get(), message.taken(), number);
+        const tensorlend_status status = tensorlend_stream_try_send(handle(), message.taken(), number);
         return status == TENSORLEND_FULL ? false : (check(status), true);
     }
     void wait_subscribers(uint64_t count, Timeout timeout = forever) const {
-        check(tensorlend_stream_wait_subscribers(get(), count, timeout.count()));
+        check(tensorlend_stream_wait_subscribers(handle(), count, timeout.count()));
     }
-    const char *name() const & noexcept { return tensorlend_stream_name(get()); }
+    const char *name() const & noexcept { return tensorlend_stream_name(handle()); }
     const char *name() const && = delete;
-    uint32_t capacity() const noexcept { return tensorlend_stream_capacity(get()); }
-    uint64_t sent() const noexcept { return tensorlend_stream_sent(get()); }
-    uint64_t subscribers() const noexcept { return tensorlend_stream_subscribers(get()); }
+    uint32_t capacity() const noexcept { return tensorlend_stream_capacity(handle()); }
+    uint64_t sent() const noexcept { return tensorlend_stream_sent(handle()); }
+    uint64_t subscribers() const noexcept { return tensorlend_stream_subscribers(handle()); }
 };
 
 /// A subscription: `for (tensorlend::Message frame : frames)` takes messages until the stream ends.
@@ -602,7 +608,7 @@ struct Subscription : Handle<tensorlend_subscription, tensorlend_subscription_cl
     /// The next message; an empty one when the stream has ended.
     Message recv(Timeout timeout = forever, uint64_t *number = nullptr) {
         Message message;
-        const tensorlend_status status = tensorlend_subscription_recv(get(), timeout.count(), message.out(), &message.number);
+        const tensorlend_status status = tensorlend_subscription_recv(handle(), timeout.count(), message.out(), &message.number);
         if (status != TENSORLEND_STREAM_ENDED)
             check(status);
         if (number && message)
@@ -613,66 +619,66 @@ struct Subscription : Handle<tensorlend_subscription, tensorlend_subscription_cl
     /// TENSORLEND_STREAM_ENDED.
     Message try_recv() {
         Message message;
-        check(tensorlend_subscription_try_recv(get(), message.out(), &message.number));
+        check(tensorlend_subscription_try_recv(handle(), message.out(), &message.number));
         return message;
     }
     detail::Incoming<Subscription, Message> begin() { return {this, forever}; }
     detail::End end() const { return {}; }
     /// For loops that wait at most this long for each message: `for (auto &&frame : frames.within(10s))`.
     detail::Range<Subscription, Message> within(Timeout each) { return {this, each}; }
-    int fd() const noexcept { return tensorlend_subscription_fd(get()); }
-    uint64_t lost() const noexcept { return tensorlend_subscription_lost(get()); }
-    uint64_t position() const noexcept { return tensorlend_subscription_position(get()); }
-    const char *name() const & noexcept { return tensorlend_subscription_name(get()); }
+    int fd() const noexcept { return tensorlend_subscription_fd(handle()); }
+    uint64_t lost() const noexcept { return tensorlend_subscription_lost(handle()); }
+    uint64_t position() const noexcept { return tensorlend_subscription_position(handle()); }
+    const char *name() const & noexcept { return tensorlend_subscription_name(handle()); }
     const char *name() const && = delete;
 };
 
 /// An item that this consumer has claimed. Its end gives it back, unless done() has confirmed it. Views of the value end with it.
 struct QueueItem : Handle<tensorlend_queue_item, tensorlend_queue_item_free>, Reads<QueueItem> {
-    const tensorlend_lease *leased() const noexcept { return tensorlend_queue_item_value(get()); }
+    const tensorlend_lease *leased() const noexcept { return tensorlend_queue_item_value(handle()); }
     /// A lease on the item's value that outlives the item.
     Lease clone() const { return made<Lease>(tensorlend_lease_clone, leased()); }
-    uint64_t number() const noexcept { return tensorlend_queue_item_number(get()); }
+    uint64_t number() const noexcept { return tensorlend_queue_item_number(handle()); }
     /// Confirms the item, which the daemon deletes; false if the claim was over.
     bool done() { return made<bool>(tensorlend_queue_item_done, taken()); }
     /// Gives the item back: it is the next one that a consumer gets.
     void give_back() { check(tensorlend_queue_item_give_back(taken())); }
 };
 
-/// A queue: each item goes to one consumer. Any thread may use it. Its handle is `queue.Handle::get()`.
+/// A queue: each item goes to one consumer. Any thread may use it.
 struct Queue : Handle<tensorlend_queue, tensorlend_queue_free> {
     /// Appends an item; waits while the queue is full. Returns its number.
     uint64_t put(Draft item, Timeout timeout = forever) const {
-        return made<uint64_t>(tensorlend_queue_put, Handle::get(), item.taken(), timeout.count());
+        return made<uint64_t>(tensorlend_queue_put, handle(), item.taken(), timeout.count());
     }
     /// Appends items in one request: all of them or none. Waits while the queue has no room for all. Returns the first one's number.
     uint64_t put_many(std::vector<Draft> items, Timeout timeout = forever) const {
         std::vector<tensorlend_draft *> drafts;
         for (const Draft &item : items)
-            drafts.push_back(item.get());
+            drafts.push_back(item.handle());
         uint64_t number = 0;
         const tensorlend_status status =
-            tensorlend_queue_put_many(Handle::get(), drafts.data(), drafts.size(), timeout.count(), &number);
+            tensorlend_queue_put_many(handle(), drafts.data(), drafts.size(), timeout.count(), &number);
         for (std::size_t at = 0; at < items.size(); at++)
             *items[at].taken() = drafts[at];
         return check(status), number;
     }
     /// Claims the first item that waits; waits while the queue is empty.
-    QueueItem get(Timeout timeout = forever) const { return made<QueueItem>(tensorlend_queue_get, Handle::get(), timeout.count()); }
+    QueueItem get(Timeout timeout = forever) const { return made<QueueItem>(tensorlend_queue_get, handle(), timeout.count()); }
     /// Confirms an item and claims the next one, in one request. An empty item: only claims.
     QueueItem next(QueueItem done, Timeout timeout = forever) const {
-        check(tensorlend_queue_next(Handle::get(), timeout.count(), done.taken()));
+        check(tensorlend_queue_next(handle(), timeout.count(), done.taken()));
         return done;
     }
-    uint64_t waiting() const { return made<uint64_t>(tensorlend_queue_waiting, Handle::get()); }
-    uint64_t claimed() const { return made<uint64_t>(tensorlend_queue_claimed, Handle::get()); }
-    const char *name() const & noexcept { return tensorlend_queue_name(Handle::get()); }
+    uint64_t waiting() const { return made<uint64_t>(tensorlend_queue_waiting, handle()); }
+    uint64_t claimed() const { return made<uint64_t>(tensorlend_queue_claimed, handle()); }
+    const char *name() const & noexcept { return tensorlend_queue_name(handle()); }
     const char *name() const && = delete;
 };
 
 /// A name that keeps its last values.
 struct History : Handle<tensorlend_history, tensorlend_history_close> {
-    tensorlend_version publish(Draft value) { return made<tensorlend_version>(tensorlend_history_publish, get(), value.taken()); }
+    tensorlend_version publish(Draft value) { return made<tensorlend_version>(tensorlend_history_publish, handle(), value.taken()); }
 };
 
 /// Sends requests to the servers of a service. Open one for each thread.
@@ -680,7 +686,7 @@ struct Caller : Handle<tensorlend_caller, tensorlend_caller_close> {
     /// Sends a request and returns its response. The status of an Error is TENSORLEND_REQUEST_FAILED if the server refused,
     /// TENSORLEND_SERVER_GONE if it ended before it responded.
     Lease call(Draft request, Timeout timeout = forever) {
-        return made<Lease>(tensorlend_caller_call, get(), request.taken(), timeout.count());
+        return made<Lease>(tensorlend_caller_call, handle(), request.taken(), timeout.count());
     }
     /// As call(), for requests that may be carried out twice: sends what `make` returns again if a server ends before it
     /// responds. The timeout is that of each attempt.
@@ -696,27 +702,27 @@ struct Caller : Handle<tensorlend_caller, tensorlend_caller_close> {
     }
     /// Sends a request without waiting for its response; returns its number.
     uint64_t send(Draft request, Timeout timeout = forever) {
-        return made<uint64_t>(tensorlend_caller_send, get(), request.taken(), timeout.count());
+        return made<uint64_t>(tensorlend_caller_send, handle(), request.taken(), timeout.count());
     }
     /// The response to the oldest request that has none yet.
     Message recv(Timeout timeout = forever) {
         Message response;
-        check(tensorlend_caller_recv(get(), timeout.count(), response.out(), &response.number));
+        check(tensorlend_caller_recv(handle(), timeout.count(), response.out(), &response.number));
         return response;
     }
-    void wait_server(Timeout timeout = forever) { check(tensorlend_caller_wait_server(get(), timeout.count())); }
-    void give_up() { check(tensorlend_caller_give_up(get())); }
-    uint64_t outstanding() const noexcept { return tensorlend_caller_outstanding(get()); }
-    const char *service() const & noexcept { return tensorlend_caller_service(get()); }
+    void wait_server(Timeout timeout = forever) { check(tensorlend_caller_wait_server(handle(), timeout.count())); }
+    void give_up() { check(tensorlend_caller_give_up(handle())); }
+    uint64_t outstanding() const noexcept { return tensorlend_caller_outstanding(handle()); }
+    const char *service() const & noexcept { return tensorlend_caller_service(handle()); }
     const char *service() const && = delete;
 };
 
 /// A request that a server received: a lease on its value, and the right to respond once. Dropped, it fails for its caller.
 struct Request : Handle<tensorlend_request, tensorlend_request_free>, Reads<Request> {
-    const tensorlend_lease *leased() const noexcept { return tensorlend_request_value(get()); }
+    const tensorlend_lease *leased() const noexcept { return tensorlend_request_value(handle()); }
     /// A lease on the request's value that outlives the request.
     Lease clone() const { return made<Lease>(tensorlend_lease_clone, leased()); }
-    void soon() const { check(tensorlend_request_soon(get())); }
+    void soon() const { check(tensorlend_request_soon(handle())); }
     /// Responds. Views of the request's value end.
     void respond(Draft response) { check(tensorlend_request_respond(taken(), response.taken())); }
     void fail(const Name &why) { check(tensorlend_request_fail(taken(), why.c_str())); }
@@ -724,13 +730,13 @@ struct Request : Handle<tensorlend_request, tensorlend_request_free>, Reads<Requ
 
 /// Receives requests: `for (tensorlend::Request request : server)` does so until the session ends, by an Error.
 struct Server : Handle<tensorlend_server, tensorlend_server_close> {
-    Request recv(Timeout timeout = forever) { return made<Request>(tensorlend_server_recv, get(), timeout.count()); }
+    Request recv(Timeout timeout = forever) { return made<Request>(tensorlend_server_recv, handle(), timeout.count()); }
     /// The next request if there is one; an empty one if there is none now.
-    Request try_recv() { return made<Request>(tensorlend_server_try_recv, get()); }
+    Request try_recv() { return made<Request>(tensorlend_server_try_recv, handle()); }
     detail::Incoming<Server, Request> begin() { return {this, forever}; }
     detail::End end() const { return {}; }
-    uint64_t callers() const noexcept { return tensorlend_server_callers(get()); }
-    const char *service() const & noexcept { return tensorlend_server_service(get()); }
+    uint64_t callers() const noexcept { return tensorlend_server_callers(handle()); }
+    const char *service() const & noexcept { return tensorlend_server_service(handle()); }
     const char *service() const && = delete;
 };
 
@@ -738,20 +744,20 @@ struct Server : Handle<tensorlend_server, tensorlend_server_close> {
 struct ModelRequest : Handle<tensorlend_model_request, tensorlend_model_request_free> {
     ModelRequest() { check(tensorlend_model_request_new(out())); }
     ModelRequest &input(const Name &input, Draft tensor) {
-        return check(tensorlend_model_request_input(get(), input.c_str(), tensor.taken())), *this;
+        return check(tensorlend_model_request_input(handle(), input.c_str(), tensor.taken())), *this;
     }
     ModelRequest &input_from(const Name &input, const Name &name) {
-        return check(tensorlend_model_request_input_from(get(), input.c_str(), name.c_str())), *this;
+        return check(tensorlend_model_request_input_from(handle(), input.c_str(), name.c_str())), *this;
     }
     /// `steps` is a JSON list.
     ModelRequest &prepare(const Name &input, const Name &steps) {
-        return check(tensorlend_model_request_prepare(get(), input.c_str(), steps.c_str())), *this;
+        return check(tensorlend_model_request_prepare(handle(), input.c_str(), steps.c_str())), *this;
     }
     ModelRequest &output(const Name &output) {
-        return check(tensorlend_model_request_output(get(), output.c_str(), nullptr)), *this;
+        return check(tensorlend_model_request_output(handle(), output.c_str(), nullptr)), *this;
     }
     ModelRequest &output_to(const Name &output, const Name &name) {
-        return check(tensorlend_model_request_output(get(), output.c_str(), name.c_str())), *this;
+        return check(tensorlend_model_request_output(handle(), output.c_str(), name.c_str())), *this;
     }
 };
 
@@ -759,16 +765,16 @@ struct ModelRequest : Handle<tensorlend_model_request, tensorlend_model_request_
 struct Model : Handle<tensorlend_model, tensorlend_model_close> {
     /// Runs the model; returns a dataset of outputs by name. It takes the request over.
     Lease run(ModelRequest &request, Timeout timeout = forever) {
-        return made<Lease>(tensorlend_model_run, get(), request.taken(), timeout.count());
+        return made<Lease>(tensorlend_model_run, handle(), request.taken(), timeout.count());
     }
     Lease run(ModelRequest &&request, Timeout timeout = forever) { return run(request, timeout); }
-    const char *name() const & noexcept { return tensorlend_model_name(get()); }
+    const char *name() const & noexcept { return tensorlend_model_name(handle()); }
     const char *name() const && = delete;
 };
 
 /// The version under which the runner published an output; zeros if the response has it.
 inline tensorlend_version published(const Lease &response, const Name &output) {
-    return made<tensorlend_version>(tensorlend_model_published, response.get(), output.c_str());
+    return made<tensorlend_version>(tensorlend_model_published, response.handle(), output.c_str());
 }
 
 /// How long a model's response took: until its run, and the model alone.
@@ -776,23 +782,23 @@ struct ModelTimes {
     std::chrono::nanoseconds queue, run;
     static ModelTimes of(const Lease &response) {
         uint64_t queue = 0, run = 0;
-        check(tensorlend_model_times(response.get(), &queue, &run));
+        check(tensorlend_model_times(response.handle(), &queue, &run));
         return {std::chrono::nanoseconds(queue), std::chrono::nanoseconds(run)};
     }
 };
 
 struct Stat : Handle<tensorlend_stat, tensorlend_stat_free> {
     const tensorlend_figures &figures() const & {
-        const auto *found = tensorlend_stat_figures(get());
+        const auto *found = tensorlend_stat_figures(handle());
         return found ? *found : throw std::out_of_range("the statistics are empty: get them with Client::stat");
     }
     const tensorlend_figures &figures() const && = delete;
 };
 struct Outstanding : Handle<tensorlend_outstanding, tensorlend_outstanding_free> {
-    const char *text() const & noexcept { return tensorlend_outstanding_text(get()); }
+    const char *text() const & noexcept { return tensorlend_outstanding_text(handle()); }
     const char *text() const && = delete;
-    uint64_t count() const noexcept { return tensorlend_outstanding_count(get()); }
-    uint64_t bytes() const noexcept { return tensorlend_outstanding_bytes(get()); }
+    uint64_t count() const noexcept { return tensorlend_outstanding_count(handle()); }
+    uint64_t bytes() const noexcept { return tensorlend_outstanding_bytes(handle()); }
 };
 
 /// Bytes of a client's tensors, and of the segments that the daemon lends to it.
@@ -823,33 +829,33 @@ private:
     template <typename Call, typename... Arguments> Options &with(Call call, Arguments... arguments) {
         if (!*this)
             check(tensorlend_options_new(out()));
-        return check(call(get(), arguments...)), *this;
+        return check(call(handle(), arguments...)), *this;
     }
 };
 
 /// A session with the daemon, in one namespace. Any thread may use it.
 struct Client : Handle<tensorlend_client, tensorlend_client_free> {
     /// Connects: without options to $TENSORLEND_SOCKET, the user's daemon, or the system's.
-    explicit Client(const Options &options = {}) { check(tensorlend_connect(options.get(), out())); }
-    const char *joined() const & noexcept { return tensorlend_client_namespace(get()); }
+    explicit Client(const Options &options = {}) { check(tensorlend_connect(options.handle(), out())); }
+    const char *joined() const & noexcept { return tensorlend_client_namespace(handle()); }
     const char *joined() const && = delete;
-    const char *daemon_version() const & noexcept { return tensorlend_client_daemon_version(get()); }
+    const char *daemon_version() const & noexcept { return tensorlend_client_daemon_version(handle()); }
     const char *daemon_version() const && = delete;
-    std::chrono::nanoseconds ping() const { return std::chrono::nanoseconds(made<uint64_t>(tensorlend_ping, get())); }
+    std::chrono::nanoseconds ping() const { return std::chrono::nanoseconds(made<uint64_t>(tensorlend_ping, handle())); }
 
     /// A draft to be written in place: `client.create<float>({480, 640, 3})`.
     template <typename T> Draft create(const Shape &shape) const { return create(element<T>(), shape); }
     Draft create(tensorlend_dtype dtype, const Shape &shape) const {
-        return made<Draft>(tensorlend_create, get(), dtype, shape.ndim(), shape.data());
+        return made<Draft>(tensorlend_create, handle(), dtype, shape.ndim(), shape.data());
     }
     /// As create(), with strides in elements, and the element with index 0 `byte_offset` bytes into the data.
     template <typename T> Draft create_strided(const Shape &shape, std::initializer_list<int64_t> strides, uint64_t byte_offset = 0) const {
         if (strides.size() != shape.size())
             throw std::invalid_argument(std::to_string(strides.size()) + " strides were given for " + std::to_string(shape.size()) +
                                         " dimensions: give one for each");
-        return made<Draft>(tensorlend_create_strided, get(), element<T>(), shape.ndim(), shape.data(), strides.begin(), byte_offset);
+        return made<Draft>(tensorlend_create_strided, handle(), element<T>(), shape.ndim(), shape.data(), strides.begin(), byte_offset);
     }
-    Draft dataset() const { return made<Draft>(tensorlend_create_dataset, get()); }
+    Draft dataset() const { return made<Draft>(tensorlend_create_dataset, handle()); }
     /// A draft with these elements: of a vector, an array, a span, or an mdspan of any layout.
     template <typename Values> Draft draft(const Values &values) const {
         const Shape shape = detail::shape_of(values);
@@ -865,7 +871,7 @@ struct Client : Handle<tensorlend_client, tensorlend_client_free> {
         return draft;
     }
     template <typename T> Draft draft(std::initializer_list<T> values) const { return draft<std::initializer_list<T>>(values); }
-    Draft draft(const DLPack &tensor) const { return made<Draft>(tensorlend_create_from_dlpack, get(), tensor.get()); }
+    Draft draft(const DLPack &tensor) const { return made<Draft>(tensorlend_create_from_dlpack, handle(), tensor.handle()); }
     /// Copies elements in and publishes them: `client.put("x", values)`, `client.put("x", values, {480, 640, 3})`, both
     /// also with a Lifetime: `client.put("x", values, Lifetime{1min})`.
     template <typename Values> tensorlend_version put(const Name &name, const Values &values) const {
@@ -887,11 +893,11 @@ struct Client : Handle<tensorlend_client, tensorlend_client_free> {
     }
 
     /// The name's current value.
-    Lease get_value(const Name &name) const { return made<Lease>(tensorlend_get_value, get(), name.c_str()); }
+    Lease get(const Name &name) const { return made<Lease>(tensorlend_get_value, handle(), name.c_str()); }
     /// The current values of any range of texts, in their order: in less time than a call for each. All or none.
     template <typename Names> Leases get_many(const Names &names) const {
         const detail::Texts texts(names);
-        return made<Leases>(tensorlend_get_many, get(), texts.data(), texts.size());
+        return made<Leases>(tensorlend_get_many, handle(), texts.data(), texts.size());
     }
     Leases get_many(std::initializer_list<std::string_view> names) const {
         return get_many<std::initializer_list<std::string_view>>(names);
@@ -900,35 +906,35 @@ struct Client : Handle<tensorlend_client, tensorlend_client_free> {
     Lease wait_for(const Name &name, Timeout timeout = forever) const { return wait_newer(name, {}, timeout); }
     /// The name's value, as soon as it is another one than `seen`.
     Lease wait_newer(const Name &name, tensorlend_version seen, Timeout timeout = forever) const {
-        return made<Lease>(tensorlend_wait_newer, get(), name.c_str(), seen, timeout.count());
+        return made<Lease>(tensorlend_wait_newer, handle(), name.c_str(), seen, timeout.count());
     }
     /// Copies the name's current tensor into memory of exactly its size.
     template <typename Values> tensorlend_version get_into(const Name &name, Values &&to) const {
-        return made<tensorlend_version>(tensorlend_get_into, get(), name.c_str(), static_cast<void *>(std::data(to)),
+        return made<tensorlend_version>(tensorlend_get_into, handle(), name.c_str(), static_cast<void *>(std::data(to)),
                                         uint64_t(std::size(to) * sizeof(*std::data(to))));
     }
-    bool exists(const Name &name) const { return made<bool>(tensorlend_exists, get(), name.c_str()); }
-    tensorlend_version version(const Name &name) const { return made<tensorlend_version>(tensorlend_current_version, get(), name.c_str()); }
+    bool exists(const Name &name) const { return made<bool>(tensorlend_exists, handle(), name.c_str()); }
+    tensorlend_version version(const Name &name) const { return made<tensorlend_version>(tensorlend_current_version, handle(), name.c_str()); }
     /// Deletes a name; false if it did not exist.
-    bool remove(const Name &name) const { return made<bool>(tensorlend_delete, get(), name.c_str()); }
-    void rename(const Name &from, const Name &to) const { check(tensorlend_rename(get(), from.c_str(), to.c_str())); }
+    bool remove(const Name &name) const { return made<bool>(tensorlend_delete, handle(), name.c_str()); }
+    void rename(const Name &from, const Name &to) const { check(tensorlend_rename(handle(), from.c_str(), to.c_str())); }
     tensorlend_version copy(const Name &from, const Name &to) const {
-        return made<tensorlend_version>(tensorlend_copy, get(), from.c_str(), to.c_str());
+        return made<tensorlend_version>(tensorlend_copy, handle(), from.c_str(), to.c_str());
     }
-    Listing list(const Name &glob = "*") const { return made<Listing>(tensorlend_list_names, get(), glob.c_str()); }
-    Listing info(const Name &name) const { return made<Listing>(tensorlend_info, get(), name.c_str()); }
-    Listing streams(const Name &glob = "*") const { return made<Listing>(tensorlend_list_streams, get(), glob.c_str()); }
-    Listing lists(const Name &glob = "*") const { return made<Listing>(tensorlend_list_lists, get(), glob.c_str()); }
+    Listing list(const Name &glob = "*") const { return made<Listing>(tensorlend_list_names, handle(), glob.c_str()); }
+    Listing info(const Name &name) const { return made<Listing>(tensorlend_info, handle(), name.c_str()); }
+    Listing streams(const Name &glob = "*") const { return made<Listing>(tensorlend_list_streams, handle(), glob.c_str()); }
+    Listing lists(const Name &glob = "*") const { return made<Listing>(tensorlend_list_lists, handle(), glob.c_str()); }
 
-    History keep(const Name &name, uint32_t versions) const { return made<History>(tensorlend_keep, get(), name.c_str(), versions); }
-    Leases versions(const Name &name) const { return made<Leases>(tensorlend_versions, get(), name.c_str()); }
+    History keep(const Name &name, uint32_t versions) const { return made<History>(tensorlend_keep, handle(), name.c_str(), versions); }
+    Leases versions(const Name &name) const { return made<Leases>(tensorlend_versions, handle(), name.c_str()); }
 
     /// Appends an item to a list; returns its number.
-    uint64_t append(const Name &list, Draft item) const { return made<uint64_t>(tensorlend_list_append, get(), list.c_str(), item.taken()); }
+    uint64_t append(const Name &list, Draft item) const { return made<uint64_t>(tensorlend_list_append, handle(), list.c_str(), item.taken()); }
     /// Appends copies of the values of names, all or none: of any range of texts. Returns the first one's number.
     template <typename Names> uint64_t append_names(const Name &list, const Names &names) const {
         const detail::Texts texts(names);
-        return made<uint64_t>(tensorlend_list_append_names, get(), list.c_str(), texts.data(), texts.size());
+        return made<uint64_t>(tensorlend_list_append_names, handle(), list.c_str(), texts.data(), texts.size());
     }
     uint64_t append_names(const Name &list, std::initializer_list<std::string_view> names) const {
         return append_names<std::initializer_list<std::string_view>>(list, names);
@@ -936,97 +942,97 @@ struct Client : Handle<tensorlend_client, tensorlend_client_free> {
     Leases get_all(const Name &list) const { return get_range(list, 0); }
     /// Items first to end - 1.
     Leases get_range(const Name &list, uint64_t first, uint64_t end = UINT64_MAX) const {
-        return made<Leases>(tensorlend_list_get_range, get(), list.c_str(), first, end);
+        return made<Leases>(tensorlend_list_get_range, handle(), list.c_str(), first, end);
     }
-    uint64_t length(const Name &list) const { return made<uint64_t>(tensorlend_list_length, get(), list.c_str()); }
+    uint64_t length(const Name &list) const { return made<uint64_t>(tensorlend_list_length, handle(), list.c_str()); }
     /// Waits until a list has this many items; returns its length.
     uint64_t wait_length(const Name &list, tensorlend_length how, uint64_t items, Timeout timeout = forever) const {
-        return made<uint64_t>(tensorlend_list_wait_length, get(), list.c_str(), int32_t(how), items, timeout.count());
+        return made<uint64_t>(tensorlend_list_wait_length, handle(), list.c_str(), int32_t(how), items, timeout.count());
     }
-    bool clear(const Name &list) const { return made<bool>(tensorlend_list_clear, get(), list.c_str()); }
-    void rename_list(const Name &from, const Name &to) const { check(tensorlend_list_rename(get(), from.c_str(), to.c_str())); }
+    bool clear(const Name &list) const { return made<bool>(tensorlend_list_clear, handle(), list.c_str()); }
+    void rename_list(const Name &from, const Name &to) const { check(tensorlend_list_rename(handle(), from.c_str(), to.c_str())); }
 
     /// A queue. Its put() waits while `max_waiting` items wait, for all of its producers; 0: their maximum, or none.
     Queue queue(const Name &name, uint64_t max_waiting = 0) const {
-        return made<Queue>(tensorlend_queue_open, get(), name.c_str(), max_waiting);
+        return made<Queue>(tensorlend_queue_open, handle(), name.c_str(), max_waiting);
     }
 
     Stream stream(const Name &name, uint32_t capacity = 0, tensorlend_policy policy = TENSORLEND_POLICY_BLOCK) const {
-        return made<Stream>(tensorlend_stream_open, get(), name.c_str(), capacity, int32_t(policy));
+        return made<Stream>(tensorlend_stream_open, handle(), name.c_str(), capacity, int32_t(policy));
     }
-    bool delete_stream(const Name &name) const { return made<bool>(tensorlend_stream_delete, get(), name.c_str()); }
+    bool delete_stream(const Name &name) const { return made<bool>(tensorlend_stream_delete, handle(), name.c_str()); }
     /// Subscribes; waits for a stream that is not open yet. `flags` is 0 or TENSORLEND_POLLABLE.
     Subscription subscribe(const Name &name, tensorlend_start from = TENSORLEND_START_NEWEST, Timeout wait = {}, uint32_t flags = 0) const {
-        return made<Subscription>(tensorlend_subscribe, get(), name.c_str(), int32_t(from), flags, wait.count());
+        return made<Subscription>(tensorlend_subscribe, handle(), name.c_str(), int32_t(from), flags, wait.count());
     }
 
     /// A caller of a service, for `capacity` requests without a response at once (0: 8).
     Caller caller(const Name &service, uint32_t capacity = 0) const {
-        return made<Caller>(tensorlend_caller_open, get(), service.c_str(), capacity);
+        return made<Caller>(tensorlend_caller_open, handle(), service.c_str(), capacity);
     }
-    Server serve(const Name &service) const { return made<Server>(tensorlend_serve, get(), service.c_str()); }
+    Server serve(const Name &service) const { return made<Server>(tensorlend_serve, handle(), service.c_str()); }
 
     /// Adds or replaces a model: the bytes of an ONNX file, and its options as JSON.
     template <typename Bytes> tensorlend_version put_model(const Name &model, const Bytes &onnx, const Name &options = nullptr) const {
         static_assert(sizeof(*std::data(onnx)) == 1, "bytes");
-        return made<tensorlend_version>(tensorlend_model_put, get(), model.c_str(), static_cast<const void *>(std::data(onnx)),
+        return made<tensorlend_version>(tensorlend_model_put, handle(), model.c_str(), static_cast<const void *>(std::data(onnx)),
                                         uint64_t(std::size(onnx)), options.c_str());
     }
-    Lease get_model(const Name &model) const { return made<Lease>(tensorlend_model_get, get(), model.c_str()); }
-    bool delete_model(const Name &model) const { return made<bool>(tensorlend_model_delete, get(), model.c_str()); }
-    Listing models(const Name &glob = "*") const { return made<Listing>(tensorlend_list_models, get(), glob.c_str()); }
-    Model model(const Name &name) const { return made<Model>(tensorlend_model_open, get(), name.c_str()); }
+    Lease get_model(const Name &model) const { return made<Lease>(tensorlend_model_get, handle(), model.c_str()); }
+    bool delete_model(const Name &model) const { return made<bool>(tensorlend_model_delete, handle(), model.c_str()); }
+    Listing models(const Name &glob = "*") const { return made<Listing>(tensorlend_list_models, handle(), glob.c_str()); }
+    Model model(const Name &name) const { return made<Model>(tensorlend_model_open, handle(), name.c_str()); }
 
     /// Publishes elements under a name of another machine, "NODE/NAME".
     template <typename Values> void put_remote(const Name &name, const Values &values) const { publish_remote(draft(values), name); }
     template <typename Values> void put_remote(const Name &name, const Values &values, const Shape &shape) const {
         publish_remote(draft(values, shape), name);
     }
-    void publish_remote(Draft draft, const Name &name) const { check(tensorlend_publish_remote(get(), draft.taken(), name.c_str())); }
-    uint64_t fetch_list(const Name &list) const { return made<uint64_t>(tensorlend_fetch_list, get(), list.c_str()); }
-    Listing nodes() const { return made<Listing>(tensorlend_list_nodes, get()); }
-    Listing remote_names(const Name &glob) const { return made<Listing>(tensorlend_list_remote_names, get(), glob.c_str()); }
-    Listing placement(const Name &name) const { return made<Listing>(tensorlend_placement, get(), name.c_str()); }
+    void publish_remote(Draft draft, const Name &name) const { check(tensorlend_publish_remote(handle(), draft.taken(), name.c_str())); }
+    uint64_t fetch_list(const Name &list) const { return made<uint64_t>(tensorlend_fetch_list, handle(), list.c_str()); }
+    Listing nodes() const { return made<Listing>(tensorlend_list_nodes, handle()); }
+    Listing remote_names(const Name &glob) const { return made<Listing>(tensorlend_list_remote_names, handle(), glob.c_str()); }
+    Listing placement(const Name &name) const { return made<Listing>(tensorlend_placement, handle(), name.c_str()); }
 
     /// Tensors on devices: `device` is "cuda:0", or a UUID. See tensorlend_create_on.
-    Devices devices() const { return made<Devices>(tensorlend_list_devices, get()); }
+    Devices devices() const { return made<Devices>(tensorlend_list_devices, handle()); }
     template <typename T> Draft create_on(const Name &device, const Shape &shape) const {
-        return made<Draft>(tensorlend_create_on, get(), device.c_str(), element<T>(), shape.ndim(), shape.data());
+        return made<Draft>(tensorlend_create_on, handle(), device.c_str(), element<T>(), shape.ndim(), shape.data());
     }
     template <typename T> Draft create_on_stream(const Name &device, void *stream, const Shape &shape) const {
-        return made<Draft>(tensorlend_create_on_stream, get(), device.c_str(), stream, element<T>(), shape.ndim(), shape.data());
+        return made<Draft>(tensorlend_create_on_stream, handle(), device.c_str(), stream, element<T>(), shape.ndim(), shape.data());
     }
     Draft draft_on(const DLPack &tensor, void *stream) const {
-        return made<Draft>(tensorlend_create_from_dlpack_on, get(), tensor.get(), stream);
+        return made<Draft>(tensorlend_create_from_dlpack_on, handle(), tensor.handle(), stream);
     }
     template <typename Values> tensorlend_version put_on(const Name &device, const Name &name, const Values &values) const {
         return put_on(device, name, values, detail::shape_of(values));
     }
     template <typename Values> tensorlend_version put_on(const Name &device, const Name &name, const Values &values, const Shape &shape) const {
         detail::fits(values, shape);
-        return made<tensorlend_version>(tensorlend_put_on, get(), device.c_str(), name.c_str(), element<detail::element_t<Values>>(),
+        return made<tensorlend_version>(tensorlend_put_on, handle(), device.c_str(), name.c_str(), element<detail::element_t<Values>>(),
                                         shape.ndim(), shape.data(), static_cast<const void *>(std::data(values)));
     }
-    Lease get_device(const Name &name) const { return made<Lease>(tensorlend_get_device, get(), name.c_str()); }
-    Lease get_device_early(const Name &name) const { return made<Lease>(tensorlend_get_device_early, get(), name.c_str()); }
+    Lease get_device(const Name &name) const { return made<Lease>(tensorlend_get_device, handle(), name.c_str()); }
+    Lease get_device_early(const Name &name) const { return made<Lease>(tensorlend_get_device_early, handle(), name.c_str()); }
 
-    Stat stat() const { return made<Stat>(tensorlend_stat_get, get()); }
+    Stat stat() const { return made<Stat>(tensorlend_stat_get, handle()); }
     Memory memory() const {
         Memory memory;
-        check(tensorlend_memory(get(), &memory.slot_bytes, &memory.segment_bytes));
+        check(tensorlend_memory(handle(), &memory.slot_bytes, &memory.segment_bytes));
         return memory;
     }
     Memory device_memory(const Name &device) const {
         Memory memory;
-        check(tensorlend_device_memory(get(), device.c_str(), &memory.slot_bytes, &memory.segment_bytes));
+        check(tensorlend_device_memory(handle(), device.c_str(), &memory.slot_bytes, &memory.segment_bytes));
         return memory;
     }
-    uint64_t leased_bytes() const { return made<uint64_t>(tensorlend_leased_bytes, get()); }
-    void enable_statistics(bool enable = true) const { check(tensorlend_statistics_enable(get(), enable)); }
-    tensorlend_statistics statistics() const { return made<tensorlend_statistics>(tensorlend_statistics_get, get()); }
-    void start_log(const Name &file) const { check(tensorlend_log_start(get(), file.c_str())); }
-    void stop_log() const { check(tensorlend_log_stop(get())); }
-    Outstanding outstanding() const { return made<Outstanding>(tensorlend_outstanding_get, get()); }
+    uint64_t leased_bytes() const { return made<uint64_t>(tensorlend_leased_bytes, handle()); }
+    void enable_statistics(bool enable = true) const { check(tensorlend_statistics_enable(handle(), enable)); }
+    tensorlend_statistics statistics() const { return made<tensorlend_statistics>(tensorlend_statistics_get, handle()); }
+    void start_log(const Name &file) const { check(tensorlend_log_start(handle(), file.c_str())); }
+    void stop_log() const { check(tensorlend_log_stop(handle())); }
+    Outstanding outstanding() const { return made<Outstanding>(tensorlend_outstanding_get, handle()); }
 };
 } // namespace tensorlend
 #endif

@@ -62,7 +62,9 @@ pub(crate) use {call, convert, free, look};
 
 /// Returns the error for a pointer that must not be NULL.
 pub fn null(what: &str) -> Error {
-    Error::Argument(format!("{what} is NULL: pass a valid pointer"))
+    Error::Argument(format!(
+        "{what} is NULL: pass a valid pointer; a call that takes a handle over sets its variable to NULL, and so does a move"
+    ))
 }
 
 /// Returns a shared reference to a handle.

@@ -728,7 +728,7 @@ static void test_nothing(void) {
     tensorlend_draft *draft = NULL, *none = NULL;
     tensorlend_lease *lease;
     const uint64_t size = 1;
-    FAILS(TENSORLEND_ARGUMENT, "client is NULL: pass a valid pointer", tensorlend_connect(NULL, NULL));
+    FAILS(TENSORLEND_ARGUMENT, "client is NULL: pass a valid pointer; a call", tensorlend_connect(NULL, NULL));
     FAILS(TENSORLEND_ARGUMENT, "client is NULL", tensorlend_get(NULL, "n", &lease));
     FAILS(TENSORLEND_ARGUMENT, "name is NULL", tensorlend_get(client, NULL, &lease));
     FAILS(TENSORLEND_ARGUMENT, "lease is NULL", tensorlend_get(client, "n", NULL));

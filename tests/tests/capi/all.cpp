@@ -101,7 +101,7 @@ static void test_elements(const Client &client) {
     std::vector<float> values(24);
     std::iota(values.begin(), values.end(), 0.f);
     client.put("cube", values, {2, 3, 4});
-    Lease lease = client.get_value(std::string_view("cube, and more").substr(0, 4));
+    Lease lease = client.get(std::string_view("cube, and more").substr(0, 4));
     const auto shape = lease.shape();
     IS(shape.size() == 3 && shape[0] == 2 && shape[2] == 4);
     const auto elements = lease.span<float>();
@@ -135,7 +135,7 @@ static void test_elements(const Client &client) {
     client.put("row", {1.5, 2.5}, Lifetime{});
     IS(!entry_of_row().first && entry_of_row().second == 0);
     client.put("row", std::array<int, 1>{7}, {}); // braces are a shape
-    Lease scalar = client.get_value("row");
+    Lease scalar = client.get("row");
     IS(scalar.shape().size() == 0 && *scalar.data<int>() == 7);
     double three[3];
     client.put("row", {1.5, 2.5, 3.5});
@@ -144,7 +144,7 @@ static void test_elements(const Client &client) {
     IS(status_of([&] { client.get_into("row", values); }) == TENSORLEND_ARGUMENT);
     // A view of any layout becomes row-major.
     client.put("row", Columns{values.data()});
-    IS(client.get_value("row").copy<float>() == (std::vector<float>{0, 4, 1, 5, 2, 6}));
+    IS(client.get("row").copy<float>() == (std::vector<float>{0, 4, 1, 5, 2, 6}));
     IS(thrown<std::invalid_argument>([&] { client.create_strided<float>({2, 2}, {1}); }) ==
        "1 strides were given for 2 dimensions: give one for each");
     IS(thrown<std::invalid_argument>([&] { client.draft(values).publish("row", Lifetime{-1ns, false}); }) ==
@@ -153,24 +153,24 @@ static void test_elements(const Client &client) {
     std::iota(flipped.data<float>(), flipped.data<float>() + 4, 0.f);
     flipped.set_metadata("upside down").set_timestamp(std::chrono::system_clock::time_point(5s));
     std::move(flipped).publish("row");
-    lease = client.get_value("row");
+    lease = client.get("row");
     IS(lease.copy<float>() == (std::vector<float>{2, 3, 0, 1}) && lease.metadata() == "upside down");
     IS(lease.timestamp() == 5'000'000'000);
     const DLPack tensor = lease.dlpack();
     client.put("row", tensor);
-    IS(client.get_value("row").copy<float>() == (std::vector<float>{2, 3, 0, 1}));
+    IS(client.get("row").copy<float>() == (std::vector<float>{2, 3, 0, 1}));
 #ifdef __cpp_lib_mdspan
     IS(thrown<std::invalid_argument>([&] { lease.mdspan<float, 2>(); }) == "the tensor has a negative stride: use copy");
-    lease = client.get_value("row");
+    lease = client.get("row");
     IS((lease.mdspan<float, 2>()[0, 1] == 3));
     IS(thrown<std::invalid_argument>([&] { lease.mdspan<float, 3>(); }) ==
        "the tensor has 2 dimensions, not 3: give its number of dimensions");
     client.put("row", std::mdspan(values.data(), 2, 3));
     client.put("row", std::mdspan<float, std::extents<int, 2, 2>, std::layout_left>(values.data()));
-    IS(client.get_value("row").copy<float>() == (std::vector<float>{0, 2, 1, 3}));
+    IS(client.get("row").copy<float>() == (std::vector<float>{0, 2, 1, 3}));
 #endif
     client.put("bools", std::array<bool, 2>{true, false});
-    IS(client.get_value("bools").copy<unsigned char>() == (std::vector<unsigned char>{1, 0}));
+    IS(client.get("bools").copy<unsigned char>() == (std::vector<unsigned char>{1, 0}));
     client.rename("row", "line");
     client.copy("line", "row");
     IS(client.remove("row") && client.remove("line") && client.remove("cube") && client.remove("bools") && !client.remove("row"));
@@ -196,7 +196,7 @@ static void test_loops(const Client &client) {
     IS(thrown<std::invalid_argument>([&] { client.append_names("texts", {std::string_view("o\0e", 3)}); }).find("zero") != std::string::npos);
     IS(client.length("texts") == 7 && client.clear("texts"));
     const Leases many = client.get_many(both);
-    IS(many.size() == 2 && many[1].version() == client.get_value("two").version());
+    IS(many.size() == 2 && many[1].version() == client.get("two").version());
     IS(client.get_many(std::vector<std::string>{"two", "one", "two"}).size() == 3 && client.get_many({"one", "two"}).size() == 2);
     IS(thrown<std::out_of_range>([&] { many[2]; }) == "index 2 is out of range: the size is 2");
     IS(client.get_many(std::set<std::string>{}).size() == 0);
@@ -211,7 +211,7 @@ static void test_loops(const Client &client) {
     const Listing lists = client.lists();
     IS(sum == 11 && lists[0].count == 3);
     const Queue jobs = client.queue("jobs", 2);
-    IS(jobs.Handle::get() && std::string(jobs.name()) == "jobs" && jobs.put(client.draft({7, 8})) == 0 && jobs.put(client.draft({9}), 1min) == 1);
+    IS(jobs.handle() && std::string(jobs.name()) == "jobs" && jobs.put(client.draft({7, 8})) == 0 && jobs.put(client.draft({9}), 1min) == 1);
     IS(status_of([&] { jobs.put(client.draft({9}), 1ms); }) == TENSORLEND_TIMEOUT);
     {
         QueueItem first = jobs.get(), second = jobs.get(1min);
@@ -330,7 +330,7 @@ static void test_requests(const Client &client) {
 int main() {
     Options options;
     check(tensorlend_options_new(options.out()));
-    check(tensorlend_options_socket(options.get(), "/nowhere"));
+    check(tensorlend_options_socket(options.handle(), "/nowhere"));
     IS(status_of([&] { Client nobody(options); }) == TENSORLEND_DISCONNECTED);
 
     IS(status_of([&] { Client nobody(Options().socket("/nowhere").remote_timeout(1s).request_timeout(forever)); }) == TENSORLEND_DISCONNECTED);
@@ -342,36 +342,36 @@ int main() {
     test_loops(client);
     test_requests(client);
     auto draft = counting(client, 4);
-    IS(tensorlend_draft_bytes(draft.get()) == 24);
+    IS(tensorlend_draft_bytes(draft.handle()) == 24);
     IS(thrown<std::invalid_argument>([&] { draft.data<float>(); }) == "the elements are u32, not f32: use their own type");
-    check(tensorlend_draft_set_timestamp(draft.get(), 12));
+    check(tensorlend_draft_set_timestamp(draft.handle(), 12));
     const tensorlend_version version = std::move(draft).publish("numbers");
-    IS(!draft && made<bool>(tensorlend_exists, client.get(), "numbers"));
+    IS(!draft && made<bool>(tensorlend_exists, client.handle(), "numbers"));
     IS(thrown<std::invalid_argument>([&] { draft.data<float>(); }).find("the draft has no elements: ") == 0);
-    Lease lease = client.get_value("numbers");
+    Lease lease = client.get("numbers");
     IS(lease.data<std::uint32_t>()[5] == 9 && lease.tensor().ndim == 2 && lease.tensor().timestamp_ns == 12);
-    IS(tensorlend_version_equal(tensorlend_lease_version(lease.get()), version));
+    IS(tensorlend_version_equal(tensorlend_lease_version(lease.handle()), version));
     IS(thrown<std::invalid_argument>([&] { lease.data<float>(); }) == "the elements are u32, not f32: use their own type");
     const tensorlend_version second = client.put("numbers", std::vector<float>{1.5f, 2.5f});
     IS(lease.data<std::uint32_t>()[0] == 4);
     lease = client.wait_newer("numbers", version, 10s); // the old lease ends
-    IS(lease.data<float>()[1] == 2.5f && tensorlend_version_equal(tensorlend_lease_version(lease.get()), second));
+    IS(lease.data<float>()[1] == 2.5f && tensorlend_version_equal(tensorlend_lease_version(lease.handle()), second));
     IS(status_of([&] { client.wait_newer("numbers", second, 1ms); }) == TENSORLEND_TIMEOUT);
-    IS(status_of([&] { client.get_value("missing"); }) == TENSORLEND_NOT_FOUND);
+    IS(status_of([&] { client.get("missing"); }) == TENSORLEND_NOT_FOUND);
     const std::uint64_t shape[] = {2, 2};
     const std::int64_t strides[] = {1, 2};
-    draft = made<Draft>(tensorlend_create_strided, client.get(), TENSORLEND_F32, 2, shape, strides, 0);
+    draft = made<Draft>(tensorlend_create_strided, client.handle(), TENSORLEND_F32, 2, shape, strides, 0);
     std::move(draft).publish("transposed");
-    lease = client.get_value("transposed");
+    lease = client.get("transposed");
     IS(thrown<std::invalid_argument>([&] { lease.data<float>(); }) == "the elements are strided: use copy, or tensor()");
-    check(tensorlend_delete(client.get(), "transposed", nullptr));
+    check(tensorlend_delete(client.handle(), "transposed", nullptr));
 
     auto frame = client.dataset();
     frame.add("left", counting(client, 1));
     frame.add("right", counting(client, 10));
     IS(status_of([&] { frame.add("right", counting(client, 20)); }) == TENSORLEND_ARGUMENT);
     std::move(frame).publish("frame");
-    lease = client.get_value("frame");
+    lease = client.get("frame");
     IS(lease.data<std::uint32_t>("right")[0] == 10 && std::strcmp(lease.tensor("left").name, "left") == 0);
     IS(thrown<std::out_of_range>([&] { lease.tensor("middle"); }) == "the leased value has no tensor named \"middle\": see members()");
     IS(thrown<std::out_of_range>([&] { lease.tensor(); }) == "the lease is on a dataset: give the name of a member");
@@ -381,14 +381,14 @@ int main() {
     const Stat none;
     IS(thrown<std::out_of_range>([&] { none.figures(); }) == "the statistics are empty: get them with Client::stat");
 
-    auto left = made<DLPack>(tensorlend_lease_to_dlpack, lease.get(), "left");
+    auto left = made<DLPack>(tensorlend_lease_to_dlpack, lease.handle(), "left");
     IS(left);
     left = {};
-    check(tensorlend_lease_to_dlpack(lease.get(), "left", left.out())); // ends with the program, after the client
+    check(tensorlend_lease_to_dlpack(lease.handle(), "left", left.out())); // ends with the program, after the client
 
     auto stream = client.stream("camera", 2);
     auto frames = client.subscribe("camera", TENSORLEND_START_OLDEST);
-    check(tensorlend_stream_wait_subscribers(stream.get(), 1, -1));
+    check(tensorlend_stream_wait_subscribers(stream.handle(), 1, -1));
     IS(stream.send(counting(client, 5)) == 0 && stream.send(counting(client, 6), 1s) == 1);
     IS(status_of([&] { stream.send(counting(client, 7), 1ms); }) == TENSORLEND_TIMEOUT);
     std::uint64_t number = 7;
@@ -400,10 +400,10 @@ int main() {
     IS(message.data<std::uint32_t>()[0] == 6);
     IS(!frames.recv() && client.delete_stream("camera"));
 
-    auto listing = made<Listing>(tensorlend_list_names, client.get(), "*");
-    IS(tensorlend_listing_count(listing.get()) == 2);
-    check(tensorlend_list_names(client.get(), "f*", listing.out()));
-    IS(tensorlend_listing_count(listing.get()) == 1);
-    IS(made<bool>(tensorlend_delete, client.get(), "frame") && made<bool>(tensorlend_delete, client.get(), "numbers"));
+    auto listing = made<Listing>(tensorlend_list_names, client.handle(), "*");
+    IS(tensorlend_listing_count(listing.handle()) == 2);
+    check(tensorlend_list_names(client.handle(), "f*", listing.out()));
+    IS(tensorlend_listing_count(listing.handle()) == 1);
+    IS(made<bool>(tensorlend_delete, client.handle(), "frame") && made<bool>(tensorlend_delete, client.handle(), "numbers"));
     std::cout << "all is well\n";
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use tensorlend_tests::skip;
+use tensorlend_tests::{run, skip};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Language {
@@ -127,6 +127,17 @@ impl Kit {
         }
         done(&mut linker);
         program
+    }
+
+    /// Returns the compiler's errors for the body of a function of C++, or nothing if it compiles.
+    pub fn errors(&self, body: &str) -> String {
+        let source = self.prefix().join(format!("body-{}.cpp", self.programs.fetch_add(1, Ordering::Relaxed)));
+        let text = format!("#include <tensorlend.hpp>\nvoid body(tensorlend::Client &client) {{ {body} }}\n");
+        std::fs::write(&source, text).expect("a source file is written");
+        let mut command = Command::new("g++");
+        let includes = self.pkg_config(false).into_iter().filter(|flag| flag.starts_with("-I"));
+        let done = run(command.args(["-std=c++17", "-fsyntax-only"]).args(includes).arg(&source));
+        String::from_utf8_lossy(&done.stderr).into_owned()
     }
 
     /// Returns true if programs can be linked with these flags here.

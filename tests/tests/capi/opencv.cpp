@@ -13,7 +13,7 @@
     } while (0)
 
 static bool is_refused(const tensorlend::Client &client) {
-    const tensorlend::Lease lease = client.get_value("image");
+    const tensorlend::Lease lease = client.get("image");
     try {
         example::view(lease.tensor());
     } catch (const std::invalid_argument &) {
@@ -32,32 +32,32 @@ template <typename T> void publish(const tensorlend::Client &client, const tenso
 
 static void test_views(const tensorlend::Client &client) {
     publish<std::uint8_t>(client, {2, 3});
-    tensorlend::Lease lease = client.get_value("image");
+    tensorlend::Lease lease = client.get("image");
     const cv::Mat grey = example::view(lease.tensor());
     IS(grey.data == lease.data<std::uint8_t>() && grey.type() == CV_8UC1 && grey.rows == 2 && grey.cols == 3);
     IS(grey.isContinuous() && grey.at<std::uint8_t>(1, 2) == 5);
 
     publish<std::uint8_t>(client, {2, 2, 3});
-    lease = client.get_value("image");
+    lease = client.get("image");
     const cv::Mat colour = example::view(lease.tensor());
     IS(colour.data == lease.data<std::uint8_t>() && colour.type() == CV_8UC3 && colour.at<cv::Vec3b>(1, 0) == cv::Vec3b(6, 7, 8));
 
     publish<float>(client, {2, 2});
-    lease = client.get_value("image");
+    lease = client.get("image");
     const cv::Mat depth = example::view(lease.tensor());
     IS(depth.ptr<float>() == lease.data<float>() && depth.type() == CV_32FC1 && depth.at<float>(1, 1) == 3);
 
     auto padded = client.create_strided<std::uint8_t>({2, 2, 3}, {8, 3, 1});
     std::iota(padded.data<std::uint8_t>(), padded.data<std::uint8_t>() + padded.bytes(), std::uint8_t(0));
     std::move(padded).publish("image");
-    lease = client.get_value("image");
+    lease = client.get("image");
     const cv::Mat rows = example::view(lease.tensor());
     IS(rows.data == lease.tensor().data && !rows.isContinuous() && rows.step == 8 && rows.at<cv::Vec3b>(1, 1) == cv::Vec3b(11, 12, 13));
     IS(cv::sum(rows)[0] == 0 + 3 + 8 + 11); // without the gaps
 
     for (const tensorlend_dtype dtype : {TENSORLEND_I8, TENSORLEND_U16, TENSORLEND_I16, TENSORLEND_I32, TENSORLEND_F64}) {
         client.create(dtype, {1, 1, 2}).publish("image");
-        lease = client.get_value("image");
+        lease = client.get("image");
         const cv::Mat pixels = example::view(lease.tensor());
         IS(pixels.channels() == 2 && pixels.elemSize1() == tensorlend_dtype_bytes(dtype));
     }

@@ -31,14 +31,14 @@ int main() {
     image.height = 2, image.width = 2, image.encoding = "bgr8", image.step = 8; // two bytes between the rows
     image.data = {1, 2, 3, 4, 5, 6, 0, 0, 7, 8, 9, 10, 11, 12};
     example::to_draft(client, image).publish("image");
-    tensorlend::Lease lease = client.get_value("image");
+    tensorlend::Lease lease = client.get("image");
     IS(lease.shape().size() == 3 && lease.metadata() == "bgr8" && lease.timestamp() == 7'000'000'009);
     example::to_message(lease, back);
     IS(back.height == 2 && back.width == 2 && back.step == 6 && back.encoding == "bgr8" && back.header.stamp.sec == 7);
     IS(back.header.stamp.nanosec == 9 && back.data == (std::vector<std::uint8_t>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}));
     image.encoding = "32FC1", image.height = 1, image.width = 2;
     example::to_draft(client, image).publish("image");
-    lease = client.get_value("image");
+    lease = client.get("image");
     IS(lease.shape().size() == 2 && lease.tensor().dtype == TENSORLEND_F32);
 
     // A message whose header announces more data than it has.
