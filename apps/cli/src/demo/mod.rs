@@ -28,6 +28,9 @@ pub struct DemoArgs {
     /// Where to write the plot; default: tensorlend-demo.svg, or no plot if the current directory is not writable
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
+    /// Also print the shortest and the longest time of each row
+    #[arg(long)]
+    verbose: bool,
     /// Largest tensor of the table, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 256)]
     max_mib: u64,
@@ -55,7 +58,7 @@ pub fn run(args: &DemoArgs, socket: Option<&Path>) -> Result<(), Box<dyn Error>>
     out.flush()?;
     let (rows, mut left_out) = race::run(&plan.run, socket.as_deref());
     left_out.extend(plan.left_out);
-    table::render(&rows, &left_out, &mut out)?;
+    table::render(&rows, &left_out, args.verbose, &mut out)?;
     if !rows.is_empty() {
         let path = args.plot.as_deref().unwrap_or(Path::new(PLOT));
         match plot::plot(&rows, path) {
@@ -65,10 +68,13 @@ pub fn run(args: &DemoArgs, socket: Option<&Path>) -> Result<(), Box<dyn Error>>
             Err(error) => writeln!(out, "\nNo plot: {error} (--plot FILE.svg)")?,
         }
     }
+    if let Some(summary) = table::summary(&rows) {
+        writeln!(out, "\n{summary}")?;
+    }
+    writeln!(out, "Took {:.0} s. Compare rows of this run, not of several runs.", start.elapsed().as_secs_f64())?;
     writeln!(
         out,
-        "Took {:.0} s. Two cores or a busy machine make single figures jump: compare rows, not runs.",
-        start.elapsed().as_secs_f64()
+        "Next: `tensorlend put NAME FILE` and `tensorlend ls`, or the two programs at the top of the README."
     )?;
     if rows.iter().any(|row| row.method == table::Method::Lend) || sizes.is_empty() {
         Ok(())

@@ -2,16 +2,20 @@
 
 use super::lend::{Lender, Samples};
 use super::table::{LeftOut, Method, Row, Stat};
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Number of batches of each contender. They are interleaved, so that a slow moment of the machine
-/// affects all contenders.
-const BATCHES: usize = 3;
-/// Target time of a batch.
-const BATCH: Duration = Duration::from_millis(150);
-const ROUNDS_MAX: usize = 500;
+/// Number of passes over all sizes below [`LARGE`]. A moment in which the machine is busy affects one of them.
+const PASSES: usize = 3;
+/// Number of rounds of one pass at a size. Each contender takes part in each round.
+const ROUNDS: usize = 4;
+/// Size from which all rounds are in the first pass, because a contender needs long to start.
+const LARGE: u64 = 16 << 20;
+/// Target time of one contender in one round.
+const ROUND: Duration = Duration::from_millis(40);
+const EXCHANGES_MAX: usize = 500;
 
 enum Contender {
     Lend(Box<Lender>),
@@ -64,52 +68,91 @@ impl Contender {
 struct Entrant {
     method: Method,
     contender: Contender,
-    rounds: usize,
-    samples: Samples,
+    exchanges: usize,
+}
+
+/// The rounds of all rows, and the rows that failed.
+#[derive(Default)]
+struct Results {
+    rounds: BTreeMap<(u64, Method), Vec<Samples>>,
+    left_out: Vec<LeftOut>,
+}
+
+impl Results {
+    fn leave_out(&mut self, bytes: u64, method: Method, error: &dyn Error) {
+        self.rounds.remove(&(bytes, method));
+        self.left_out.push(LeftOut { bytes, method, reason: error.to_string() });
+    }
+
+    fn is_left_out(&self, bytes: u64, method: Method) -> bool {
+        self.left_out.iter().any(|it| (it.bytes, it.method) == (bytes, method))
+    }
+
+    fn row(&self, bytes: u64, method: Method) -> Option<Row> {
+        let rounds = self.rounds.get(&(bytes, method))?;
+        let stat = |time: fn(&Samples) -> &[u64]| Stat::of_rounds(rounds.iter().map(time));
+        Some(Row {
+            bytes,
+            method,
+            put: stat(|it| &it.put)?,
+            get: stat(|it| &it.get)?,
+            round_trip: stat(|it| &it.round_trip)?,
+        })
+    }
 }
 
 /// Runs the plan. A contender that fails is left out with its reason, and the others continue.
 pub fn run(planned: &[(u64, Method)], socket: Option<&Path>) -> (Vec<Row>, Vec<LeftOut>) {
-    let bar = indicatif::ProgressBar::new(planned.len() as u64 * BATCHES as u64);
-    let (mut rows, mut left_out) = (Vec::new(), Vec::new());
-    for group in planned.chunk_by(|a, b| a.0 == b.0) {
-        let bytes = group[0].0;
-        let mut entrants = Vec::new();
-        for &(_, method) in group {
-            match enter(bytes, method, socket) {
-                Ok(entrant) => entrants.push(entrant),
-                Err(e) => left_out.push(LeftOut { bytes, method, reason: e.to_string() }),
-            }
-        }
-        for _ in 0..BATCHES {
-            entrants.retain_mut(|entrant| {
-                bar.inc(1);
-                match entrant.contender.run(entrant.rounds, &mut entrant.samples) {
-                    Ok(()) => true,
-                    Err(e) => {
-                        left_out.push(LeftOut { bytes, method: entrant.method, reason: e.to_string() });
-                        false
-                    }
-                }
-            });
-        }
-        for Entrant { method, samples, .. } in &entrants {
-            let stats = (Stat::of(&samples.put), Stat::of(&samples.get), Stat::of(&samples.round_trip));
-            if let (Some(put), Some(get), Some(round_trip)) = stats {
-                rows.push(Row { bytes, method: *method, put, get, round_trip });
-            }
+    let bar = indicatif::ProgressBar::new(planned.len() as u64 * PASSES as u64);
+    let mut results = Results::default();
+    for pass in 0..PASSES {
+        for group in planned.chunk_by(|a, b| a.0 == b.0) {
+            bar.inc(group.len() as u64);
+            let rounds = match (group[0].0 < LARGE, pass) {
+                (true, _) => ROUNDS,
+                (false, 0) => PASSES * ROUNDS,
+                (false, _) => continue,
+            };
+            compete(group, rounds, socket, &mut results);
         }
     }
     bar.finish_and_clear();
-    (rows, left_out)
+    let rows = planned.iter().filter_map(|&(bytes, method)| results.row(bytes, method)).collect();
+    (rows, results.left_out)
+}
+
+/// Runs some rounds at one size, in which all contenders take turns.
+fn compete(group: &[(u64, Method)], rounds: usize, socket: Option<&Path>, results: &mut Results) {
+    let bytes = group[0].0;
+    let mut entrants = Vec::new();
+    for &(_, method) in group {
+        if results.is_left_out(bytes, method) {
+            continue;
+        }
+        match enter(bytes, method, socket) {
+            Ok(entrant) => entrants.push(entrant),
+            Err(error) => results.leave_out(bytes, method, &*error),
+        }
+    }
+    for _ in 0..rounds {
+        entrants.retain_mut(|Entrant { method, contender, exchanges }| {
+            let mut samples = Samples::default();
+            let done = contender.run(*exchanges, &mut samples);
+            match &done {
+                Ok(()) => results.rounds.entry((bytes, *method)).or_default().push(samples),
+                Err(error) => results.leave_out(bytes, *method, &**error),
+            }
+            done.is_ok()
+        });
+    }
 }
 
 fn enter(bytes: u64, method: Method, socket: Option<&Path>) -> Result<Entrant, Box<dyn Error>> {
     let mut contender = Contender::start(bytes, method, socket)?;
-    // Time one exchange, to compute how many fit into a batch.
+    // Time one exchange, to compute how many fit into a round.
     let mut trial = Samples::default();
     let start = Instant::now();
     contender.run(1, &mut trial)?;
-    let rounds = (BATCH.as_nanos() / start.elapsed().as_nanos().max(1)) as usize;
-    Ok(Entrant { method, contender, rounds: rounds.clamp(3, ROUNDS_MAX), samples: Samples::default() })
+    let exchanges = (ROUND.as_nanos() / start.elapsed().as_nanos().max(1)) as usize;
+    Ok(Entrant { method, contender, exchanges: exchanges.clamp(1, EXCHANGES_MAX) })
 }
