@@ -65,30 +65,35 @@ impl Home {
 
     /// Returns the pids of the daemons that run in this folder.
     pub fn daemons(&self) -> Vec<u32> {
-        self.processes("--detached")
-    }
-
-    /// Returns the pids of programs with this option and a path in this folder.
-    fn processes(&self, option: &str) -> Vec<u32> {
-        let folder = self.folder.path().as_os_str().as_encoded_bytes();
-        let is_here = |pid: &u32| {
-            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            let mut words = line.split(|byte| *byte == 0);
-            words.any(|word| word == option.as_bytes()) && words.any(|word| word.starts_with(folder))
-        };
-        let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-        entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_here).collect()
+        processes("--detached", self.folder.path())
     }
 }
 
 impl Drop for Home {
     fn drop(&mut self) {
-        for option in ["--detached", "--fd-store"] {
-            for pid in self.processes(option) {
-                // The process may have ended by itself.
-                let pid = rustix::process::Pid::from_raw(pid.cast_signed());
-                let _ = pid.map(|pid| rustix::process::kill_process(pid, Signal::KILL));
-            }
+        end_daemons(self.folder.path());
+    }
+}
+
+/// Returns the pids of programs with this option and a path in this folder.
+fn processes(option: &str, folder: &Path) -> Vec<u32> {
+    let folder = folder.as_os_str().as_encoded_bytes();
+    let is_here = |pid: &u32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let mut words = line.split(|byte| *byte == 0);
+        words.any(|word| word == option.as_bytes()) && words.any(|word| word.starts_with(folder))
+    };
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_here).collect()
+}
+
+/// Kills the daemons that clients have started at a socket in this folder, and their fd stores.
+pub fn end_daemons(folder: &Path) {
+    for option in ["--detached", "--fd-store"] {
+        for pid in processes(option, folder) {
+            // The process may have ended by itself.
+            let pid = rustix::process::Pid::from_raw(pid.cast_signed());
+            let _ = pid.map(|pid| rustix::process::kill_process(pid, Signal::KILL));
         }
     }
 }

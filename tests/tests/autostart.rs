@@ -4,7 +4,7 @@ use rustix::process::Signal;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use tensorlend_tests::background::{DATA, Home};
+use tensorlend_tests::background::{DATA, Home, end_daemons};
 use tensorlend_tests::container::{Engine, skip_without_containers};
 use tensorlend_tests::users::{Programs, as_user};
 use tensorlend_tests::{binary, budget, eventually, run, signal, skip, skip_without_root};
@@ -217,25 +217,12 @@ fn users_without_a_login_have_daemons_of_their_own() {
     let done = put();
     let stat = std::fs::metadata(&folder);
     let log = std::fs::read_to_string(folder.join("tensorlend.sock.log")).unwrap_or_default();
-    end(&folder.join("tensorlend.sock"));
+    end_daemons(&folder);
     let _ = std::fs::remove_dir_all(&folder);
     assert_done(&done);
     let stat = stat.unwrap();
     assert_eq!((stat.permissions().mode() & 0o777, stat.uid()), (0o700, uid), "{log}");
     assert!(log.contains(" runs in User mode"), "{log}");
-}
-
-/// Ends the daemon and the fd store whose command lines name this socket.
-fn end(socket: &Path) {
-    let socket = text(socket.as_os_str().as_encoded_bytes());
-    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
-        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        if let Some(pid) = entry.file_name().to_str().and_then(|pid| pid.parse().ok())
-            && text(&line).split('\0').any(|word| word.starts_with(&socket))
-        {
-            signal(pid, Signal::KILL);
-        }
-    }
 }
 
 #[test]

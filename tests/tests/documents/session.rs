@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use tensorlend_tests::background::end_daemons;
 use tensorlend_tests::binary;
 
 /// Timeout of a block: cargo compiles in some.
@@ -71,10 +72,6 @@ impl Session {
         Self { folder, path, anchor, kit }
     }
 
-    fn socket(&self) -> PathBuf {
-        self.folder.path().join("tensorlend.sock")
-    }
-
     /// Writes the file that a block contains.
     pub fn write(&self, file: &str, text: &str) {
         let path = self.folder.path().join("page").join(file);
@@ -101,11 +98,11 @@ impl Session {
     /// If a command fails, or it takes longer than [`BLOCK_MAX`].
     pub fn run(&self, location: &str, text: &str) {
         let home = self.folder.path().join("page");
-        let socket = self.socket();
         let mut script = String::from("set -euo pipefail\n");
-        // A daemon started by root would use the system's socket, so this function adds the page's socket. The program
+        // A daemon started by root would use the system's socket, so this function adds the user's socket. The program
         // is the last command of its line, so that `tensorlendd &` is the daemon itself.
-        script.push_str("tensorlendd() { command tensorlendd --socket \"$TENSORLEND_SOCKET\" \"$@\"; }\n");
+        script
+            .push_str("tensorlendd() { command tensorlendd --socket \"$XDG_RUNTIME_DIR/tensorlend.sock\" \"$@\"; }\n");
         for line in text.lines() {
             script.push_str(line);
             script.push('\n');
@@ -127,7 +124,8 @@ impl Session {
             .env("HOME", &home)
             .env("PATH", &self.path)
             .env("XDG_RUNTIME_DIR", &home)
-            .env("TENSORLEND_SOCKET", &socket);
+            .env_remove("TENSORLEND_SOCKET")
+            .env_remove("TENSORLEND_AUTOSTART");
         self.tools(&mut command);
         let mut child = command.spawn().expect("bash starts");
         let start = Instant::now();
@@ -182,5 +180,7 @@ impl Drop for Session {
         let group = rustix::process::Pid::from_child(&self.anchor);
         let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
         let _ = self.anchor.wait();
+        // A daemon that a client has started is in a session of its own.
+        end_daemons(self.folder.path());
     }
 }
