@@ -92,14 +92,6 @@ def test_values_that_could_not_be_lent(broker, caplog):
     assert level == "INFO" and text.startswith("2097152 bytes travel as usual, not in lent memory: ") and "memory" in text
 
 
-def test_a_daemon_that_a_program_starts(script, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.delenv("TENSORLEND_SOCKET", raising=False)
-    source = "import logging; logging.basicConfig(level='{}'); import tensorlend.multiprocessing as m; m.install()"
-    assert "INFO:tensorlend:no daemon runs: started a daemon in this process, at /" in script(source.format("INFO")).stderr
-    assert script(source.format("WARNING")).stderr == ""
-
-
 def test_a_transport_that_cannot_be_installed():
     code = "import logging, numpy; logging.basicConfig(level='INFO'); import multiprocessing.reduction"
     environment = {**os.environ, "TENSORLEND_SOCKET": "/nowhere"}
