@@ -321,8 +321,6 @@ def test_weights_are_loaded_once_for_all_processes(broker, client, tmp_path):
     expected = (0, 0.0, "; weights: 4 loaded from lent memory, 4.0 MiB")
     assert run_both(script, path, options=["--weights"], TENSORLEND_SOCKET=broker.address) == expected
     assert len(client.names("weights/*")) == 1
-    # Without a daemon, the program and its children use one in the program.
-    assert run_both(script, path, options=["--weights"]) == expected
     # Without the option, nothing changes.
     assert run_both(script, path, "child") == (0, 0.0, "")
 
