@@ -37,7 +37,7 @@ impl Claims {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Control, Waited};
+    use super::super::{Control, Sockets, Waited};
     use rustix::net::{
         AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept, bind, listen, socket_with,
     };
@@ -69,7 +69,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let daemon = daemon(&path, 2);
-        let control = Control::connect(&[path], Duration::from_mins(1)).unwrap();
+        let control = Control::connect(&Sockets::named(vec![path]), Duration::from_mins(1)).unwrap();
         let claim = QueueRequest::Claim { list: "jobs".to_owned(), done: Vec::new(), max: 1, wait: true };
         // While the answer exists, no other thread can use the connection, or replace it.
         let answer = control.ask(&Request::Queue(claim.clone()), "test", "jobs").unwrap();
