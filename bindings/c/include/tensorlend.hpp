@@ -835,7 +835,8 @@ private:
 
 /// A session with the daemon, in one namespace. Any thread may use it.
 struct Client : Handle<tensorlend_client, tensorlend_client_free> {
-    /// Connects: without options to $TENSORLEND_SOCKET, the user's daemon, or the system's.
+    /// Connects: without a socket in the options to $TENSORLEND_SOCKET, the user's daemon, or the system's. Starts the user's
+    /// daemon if none responds.
     explicit Client(const Options &options = {}) { check(tensorlend_connect(options.handle(), out())); }
     const char *joined() const & noexcept { return tensorlend_client_namespace(handle()); }
     const char *joined() const && = delete;

@@ -30,9 +30,9 @@ pub unsafe extern "C" fn tensorlend_options_free(options: *mut tensorlend_option
 }
 
 /// Adds the socket of a daemon. If the program adds several sockets, `tensorlend_connect` tries
-/// them in that order. Default: `$TENSORLEND_SOCKET`, else the user's daemon at
-/// `$XDG_RUNTIME_DIR/tensorlend.sock`, else the system's daemon at
-/// `/run/tensorlend/tensorlend.sock`.
+/// them in that order. Default: `$TENSORLEND_SOCKET`, else the user's daemon, else
+/// the system's daemon at `/run/tensorlend/tensorlend.sock`. Without this option, `tensorlend_connect`
+/// starts the user's daemon if none responds, unless `$TENSORLEND_AUTOSTART` is 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_options_socket(
     options: *mut tensorlend_options,
