@@ -57,7 +57,7 @@ impl Session {
     }
 }
 
-/// Connects to a running daemon.
+/// Connects to the daemon. Starts the user's daemon if `address` is None and none responds, unless $TENSORLEND_AUTOSTART is 0.
 ///
 /// If the daemon does not respond, this call raises DisconnectedError after `request_timeout`. So
 /// does each later call that sends a request.
