@@ -62,7 +62,7 @@ impl DirectoryWriter {
     }
 
     pub fn entry(&self, number: ClientNo) -> &MemberEntry {
-        &self.members[usize::from(number)]
+        &self.members[number.index()]
     }
 
     /// Returns the entry of a key in any state.
