@@ -284,8 +284,11 @@ impl Client {
     /// [`Error::Leases`] and [`Error::Damaged`], like [`Client::get`].
     pub fn get_here(&self, name: &str) -> Result<Option<Value>> {
         check_name(name)?;
-        let leased = lease_key(self.session(), name.as_bytes(), name)?;
-        leased.map(|leased| assemble::value(self.session(), leased, name)).transpose()
+        match lease_key(self.session(), name.as_bytes(), name)? {
+            Some(Leased::Tensor(lease)) => Ok(Some(Value::Tensor(lease))),
+            Some(Leased::Other(parts)) => assemble::of_parts(self.session(), *parts, name).map(Some),
+            None => Ok(None),
+        }
     }
 
     /// Copies the tensor's elements, in C order, into a buffer of exactly the same length in bytes. Returns the
