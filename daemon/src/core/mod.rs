@@ -52,7 +52,6 @@ mod sheets;
 mod spills;
 mod stat;
 mod stream;
-mod tables;
 #[cfg(test)]
 mod tests;
 mod values;
