@@ -24,7 +24,7 @@ use tensorlend_layout::directory::{MemberEntry, key_word};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::wire::{Reply, Welcome};
-use tensorlend_layout::word::{Absorbed, Member, MemberState};
+use tensorlend_layout::word::{Absorbed, Member, MemberState, ProcessWord};
 
 impl Namespace {
     /// Completes a request to join, after the client's sheets have been made.
@@ -244,7 +244,7 @@ fn write_member(entry: &MemberEntry, Joining { peer, label, .. }: &Joining, now_
     // A new epoch of this number begins. A client with mappings of the former epoch detects the new
     // epoch by the change of the geometry word.
     entry.geometry.add(1);
-    entry.process.put(u64::from(peer.pid) << 32 | u64::from(peer.uid));
+    entry.process.put(ProcessWord::new(peer.pid, peer.uid).0);
     entry.since_ns.put(now_ns);
     entry.bytes.put(0);
     entry.announce_until.put(announce_until);

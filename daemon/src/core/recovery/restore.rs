@@ -35,7 +35,7 @@ use tensorlend_layout::directory::{Directory, MemberEntry};
 use tensorlend_layout::number::{ClientNo, EntryNo, SegmentLine};
 use tensorlend_layout::raw::View;
 use tensorlend_layout::stream::CAPACITY_MAX;
-use tensorlend_layout::word::{Absorbed, Member, MemberState, OwnerWord, RangeWord};
+use tensorlend_layout::word::{Absorbed, Member, MemberState, OwnerWord, ProcessWord, RangeWord};
 
 /// The parts of a namespace that did not outlive the previous daemon.
 #[derive(Debug, Default)]
@@ -275,7 +275,7 @@ impl Namespace {
             | Label::DeviceOrphaned { .. } => return None,
         };
         let entry = self.context.directory.members.get(usize::from(owner)).filter(|_| owner != ClientNo::DAEMON)?;
-        Some(Owned { uid: entry.process.peek() as u32, kind })
+        Some(Owned { uid: ProcessWord(entry.process.peek()).uid(), kind })
     }
 
     /// Restores the members whose sheets exist. Returns the members that must end, each with a
@@ -513,7 +513,7 @@ impl<'a> FormerMember<'a> {
             entry,
             member: Member(entry.member.peek()),
             absorbed: Absorbed(entry.absorbed.peek()),
-            uid: entry.process.peek() as u32,
+            uid: ProcessWord(entry.process.peek()).uid(),
             listed: Bitmap(&head.present).has(number),
             waits: Bitmap(&head.waiters).has(number),
         }
@@ -540,7 +540,7 @@ impl<'a> FormerMember<'a> {
         let announcer = self.is_open() && matches!(self.absorbed.state(), MemberState::Open | MemberState::Ending);
         Some(Client {
             uid: self.uid,
-            pid: (self.entry.process.peek() >> 32) as u32,
+            pid: ProcessWord(self.entry.process.peek()).pid(),
             command: String::new(),
             label: label_of(self.entry),
             role: if is_writer { Role::Writer } else { Role::Reader },

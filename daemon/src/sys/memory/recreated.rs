@@ -26,7 +26,7 @@ use tensorlend_layout::header::Magic;
 use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::stream::{CAPACITY_MAX, RingEntry, StreamRing};
-use tensorlend_layout::word::LifeWord;
+use tensorlend_layout::word::{LifeWord, ProcessWord};
 use tensorlend_os::map;
 use tensorlend_os::memfd::{self, Access};
 
@@ -179,7 +179,7 @@ pub fn write_all(to: BorrowedFd<'_>, mut bytes: &[u8], mut at: u64) -> io::Resul
 fn begin_again(directory: &Directory, now_ns: u64) {
     directory.settle_lives();
     for member in &*directory.members {
-        member.process.set(u64::from(member.process.peek() as u32));
+        member.process.set(ProcessWord(member.process.peek()).without_pid().0);
         member.since_ns.set(member.since_ns.peek().min(now_ns));
     }
     for segment in &*directory.segments {
