@@ -5,6 +5,11 @@
 //! makes the system calls for the core. The program `tensorlendd` calls [`run`]. [`embedded()`]
 //! runs the same daemon in a thread of this process, for tests and small programs.
 
+#![cfg_attr(
+    not(test),
+    warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap, clippy::cast_lossless)
+)]
+
 mod code;
 mod config;
 pub mod core;

@@ -19,7 +19,8 @@ use tensorlend_layout::directory::{Directory, ENTRY_NAME_WORDS, FIRST_TABLE_LOG2
 use tensorlend_layout::name::KeyKind;
 use tensorlend_layout::number::EntryNo;
 use tensorlend_layout::search::SEARCH_MAX;
-use tensorlend_layout::word::{OwnerKind, OwnerWord, PlaceWord, TableWord, Word};
+use tensorlend_layout::size;
+use tensorlend_layout::word::{OwnerKind, OwnerWord, PlaceWord, TableWord, Word, low8, low32};
 
 /// The reason why a key got no entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,10 +117,6 @@ fn owner_word_of(d: &Directory, entry: EntryNo) -> OwnerWord {
     OwnerWord(d.names[entry.index()].owner_word.peek())
 }
 
-fn key_bytes(d: &Directory, entry: EntryNo) -> usize {
-    (d.names[entry.index()].key.peek() & 0xFFFF) as usize
-}
-
 /// Returns the entry of a key in any state.
 pub fn find(d: &Directory, key: &[u8]) -> Option<FoundName> {
     d.find(d.hash(key), key).expect("only the daemon replaces tables, and not during a look-up")
@@ -144,15 +141,15 @@ impl Names {
             max: max.into(),
             live: 0,
             table: Table::new(d.table(), d.table_seed(d.table())),
-            log2_max: (d.places.len() / 2).ilog2() as u8,
+            log2_max: low8((d.places.len() / 2).ilog2().into()),
             secret,
             changes: 0,
             is_crowded: false,
             half_bytes: [PLACE_BYTES << FIRST_TABLE_LOG2, 0],
-            entries: Entries::new(d.names.len() as u32),
+            entries: Entries::new(size::count(d.names.len())),
             owned: Owned::default(),
             building: None,
-            blocks: Blocks::new(d.long_names.len() as u32),
+            blocks: Blocks::new(size::count(d.long_names.len())),
             orders: BTreeMap::new(),
             failed: None,
             discards,
@@ -343,7 +340,7 @@ impl Names {
         }
         let hash = d.hash(key);
         // Counting further places would not change the decision.
-        let passed = d.passed_by(hash).take(search_max as usize + 1).count() as u64;
+        let passed = d.passed_by(hash).take(size::index(search_max) + 1).count() as u64;
         if passed > search_max {
             let leads = |place: &PlaceWord| {
                 place.entry() != EntryNo::NONE && KeyKind::of(&d.names[place.entry().index()]).leads_to_cell()
@@ -396,8 +393,8 @@ impl Names {
         if let Some(building) = &mut self.building {
             building.forget(d, at, place);
         }
-        if key_bytes(d, entry) > INLINE_BYTES {
-            let block = (name.key.peek() >> 16) as u32;
+        if d.names[entry.index()].key_bytes() > INLINE_BYTES {
+            let block = low32(name.key.peek() >> 16);
             name.clear_key();
             self.blocks.give(block);
         }

@@ -35,7 +35,7 @@ use tensorlend_layout::directory::{Directory, MemberEntry};
 use tensorlend_layout::number::{ClientNo, EntryNo, SegmentLine};
 use tensorlend_layout::raw::View;
 use tensorlend_layout::stream::CAPACITY_MAX;
-use tensorlend_layout::word::{Absorbed, Member, MemberState, OwnerWord, ProcessWord, RangeWord};
+use tensorlend_layout::word::{Absorbed, Member, MemberState, OwnerWord, ProcessWord, RangeWord, low8};
 
 /// The parts of a namespace that did not outlive the previous daemon.
 #[derive(Debug, Default)]
@@ -437,7 +437,7 @@ impl Namespace {
             mem,
             bytes,
             charge,
-            slots_log2: range.slots().ilog2() as u8,
+            slots_log2: low8(range.slots().ilog2().into()),
             slots,
             line,
             residence,
