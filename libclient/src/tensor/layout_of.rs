@@ -79,7 +79,7 @@ fn read_extended(info: &SlotInfo, bytes_of_slot: u64, extension: &Bytes) -> Resu
     let shape = Dims::new(&words(sizes)).ok_or(BadTensor::Dimensions)?;
     let (strides, metadata) = if info.strided {
         let (steps, metadata) = rest.split_at(sizes_bytes);
-        let steps: Vec<i64> = words(steps).into_iter().map(|w| w as i64).collect();
+        let steps: Vec<i64> = words(steps).into_iter().map(u64::cast_signed).collect();
         (Dims::new(&steps), metadata)
     } else {
         (None, rest)

@@ -23,7 +23,7 @@ use crate::tensor::layout_of::Layout;
 use crate::tensor::spec::TensorSpec;
 use crate::tensor::strided::gather;
 use tensorlend_layout::tensor::{BadTensor, SlotInfo};
-use tensorlend_layout::{DType, Device};
+use tensorlend_layout::{DType, Device, size};
 
 /// A tensor in shared memory, read-only. You access it through the lease that keeps it in place ([`crate::Lease`],
 /// [`crate::Dataset`], [`crate::Message`]), and it cannot outlive the lease.
@@ -111,12 +111,12 @@ impl<M> Tensor<M> {
 
     /// Returns the number of elements. Returns 1 for a tensor without dimensions.
     pub fn elements(&self) -> usize {
-        self.layout.elements as usize
+        size::index(self.layout.elements)
     }
 
     /// Returns the offset of the element with index 0 from the tensor's first byte, in bytes.
     pub fn byte_offset(&self) -> usize {
-        self.byte_offset as usize
+        size::index(self.byte_offset)
     }
 
     /// Returns the number of bytes of the elements, without gaps: the number of elements times the bytes of one.

@@ -110,7 +110,7 @@ impl Draft {
     fn plain(&self, taken: &Taken, dims: [u64; NDIM_INLINE]) -> PlainTensor {
         PlainTensor {
             dtype: self.dtype,
-            ndim: self.shape.len() as u8,
+            ndim: self.shape.ndim(),
             dims,
             data_offset: taken.offset,
             data_bytes: taken.bytes.len() as u64,
