@@ -218,7 +218,7 @@ mod tests {
             let place = DeviceLocation { device: 15, allocator };
             assert_eq!(DeviceLocation::of(place.word()), Some(place));
         }
-        assert_eq!((DeviceLocation::of(0), DeviceLocation::of(4)), (None, None));
+        assert_eq!([0, 4, 256 << 8 | 1].map(DeviceLocation::of), [None; 3]);
         assert_eq!(DeviceLocation { device: 0, allocator: Allocator::Pool }.word(), 1);
     }
 }
