@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::segment::mapping::records;
 use std::collections::HashSet;
 use std::sync::PoisonError;
-use tensorlend_layout::catalogue::{CellRecord, cell_place, cells_count};
+use tensorlend_layout::catalogue::cells_count;
 use tensorlend_layout::directory::key_word;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::name::KeyKind;
@@ -28,16 +28,6 @@ const TIDY_MAX: (usize, usize) = (256, PACKET_BYTES_MAX - 1024);
 const TIDY_NAME_BYTES: usize = 8;
 
 impl NameTable {
-    /// Returns the record of one of this client's own cells.
-    #[inline]
-    pub fn own_cell(&self, cell: CellNo) -> Option<&CellRecord> {
-        let (part, at) = cell_place(cell);
-        if part == 0 {
-            return self.catalogue.cells.get(at);
-        }
-        self.cell_parts.get(usize::from(part))?.get()?.get(at)
-    }
-
     /// Returns a free cell. Grows the catalogue if none is left.
     pub fn fresh_cell(&self) -> Result<CellNo> {
         loop {
