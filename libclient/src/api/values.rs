@@ -13,6 +13,7 @@ use crate::lease::value::Value;
 use crate::names::lifetime::Lifetime;
 use crate::names::version::Version;
 use crate::segment::copy::into_shared;
+use crate::tensor::dims::as_u64;
 use crate::tensor::draft::Draft;
 use crate::tensor::element::AsTensor;
 use crate::tensor::shape::IntoShape;
@@ -137,7 +138,7 @@ impl Client {
     #[inline]
     pub(crate) fn filled(&self, name: &str, array: &(impl AsTensor + ?Sized)) -> Result<Draft> {
         array.check()?;
-        let mut draft = self.create(array.dtype(), &array.shape())?;
+        let mut draft = Draft::row_major(self.session(), array.dtype(), as_u64(&array.shape()))?;
         match array.bytes() {
             Some(bytes) if bytes.len() == draft.bytes_mut().len() => into_shared(draft.bytes_mut(), bytes),
             Some(bytes) => {
