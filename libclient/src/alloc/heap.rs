@@ -5,7 +5,6 @@
 //! the slots in `recent`. A slot in a thread's magazine ([`crate::alloc::magazines`]) counts as in use here.
 
 use crate::alloc::homes::{Arrival, Home, Homes};
-pub use crate::alloc::placement::extent_bytes;
 use crate::alloc::placement::{Placement, Space};
 use crate::alloc::recent::Recent;
 use crate::instruments::AllocationInstruments;
@@ -19,6 +18,7 @@ use std::sync::Arc;
 use tensorlend_layout::catalogue::SlotRecord;
 use tensorlend_layout::number::SlotNo;
 use tensorlend_layout::raw::Records;
+use tensorlend_layout::tensor::{ALIGN, PAGE};
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 use tensorlend_os::map::Segment;
 
@@ -30,6 +30,14 @@ mod retired;
 mod take;
 pub use released::Wanted;
 use retired::Retired;
+
+/// Returns the length and alignment of an extent for `bytes` bytes. Both are multiples of a cache line. From one page
+/// up, of a page.
+#[inline]
+pub fn extent_bytes(bytes: u64) -> Option<(u64, u64)> {
+    let align = if bytes >= PAGE { PAGE } else { ALIGN };
+    Some((bytes.max(1).checked_next_multiple_of(align)?, align))
+}
 
 /// A slot that a draft holds.
 pub struct Taken {
