@@ -12,14 +12,10 @@ use crate::number::{ClientNo, EntryNo, SegmentLine};
 #[cfg(not(loom))]
 use crate::raw::{Records, Sheet, View};
 #[cfg(not(loom))]
-use crate::search::{BUCKET, SEARCH_MAX, Search};
-#[cfg(not(loom))]
 use crate::size;
 #[cfg(not(loom))]
-use crate::word::{OwnerWord, PlaceWord, TableWord};
+use crate::word::{OwnerWord, TableWord};
 
-#[cfg(not(loom))]
-mod ahead;
 mod audience;
 mod entry;
 mod geometry;
@@ -31,7 +27,7 @@ mod wanted;
 pub use audience::{AUDIENCE, AUDIENCE_WORDS, Bitmap, audience, audience_bit, bits};
 pub use entry::{ENTRY_NAME_WORDS, KEY_BYTES_MAX, LONG_NAME_WORDS, LongName, NameEntry, key_word};
 pub use geometry::{FIRST_TABLE_LOG2, Geometry};
-pub use search::{FoundName, Replaced, begin_table_in, find_in};
+pub use search::{BUCKET, FoundName, PlaceWord, Replaced, SEARCH_MAX, Search, begin_table_in, find_in};
 pub use wanted::WANTED_OUT_SINCE;
 
 /// Maximum number of subscribers of one stream.

@@ -15,11 +15,12 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher};
 use table::Table;
 use tensorlend_layout::catalogue::RING;
-use tensorlend_layout::directory::{Directory, ENTRY_NAME_WORDS, FIRST_TABLE_LOG2, FoundName, LongName};
+use tensorlend_layout::directory::{
+    Directory, ENTRY_NAME_WORDS, FIRST_TABLE_LOG2, FoundName, LongName, PlaceWord, SEARCH_MAX,
+};
 use tensorlend_layout::name::KeyKind;
 use tensorlend_layout::number::EntryNo;
-use tensorlend_layout::search::SEARCH_MAX;
-use tensorlend_layout::word::{OwnerKind, OwnerWord, PlaceWord, TableWord, Word};
+use tensorlend_layout::word::{OwnerKind, OwnerWord, TableWord, Word};
 
 /// The reason why a key got no entry.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,11 +1,10 @@
 use super::colliding::chosen_keys;
 use super::*;
 use std::collections::BTreeSet;
-use tensorlend_layout::directory::Geometry;
+use tensorlend_layout::directory::{Geometry, Search};
 use tensorlend_layout::number::{CellNo, ClientNo};
 use tensorlend_layout::random::splitmix64;
 use tensorlend_layout::raw::View;
-use tensorlend_layout::search::Search;
 
 struct World {
     d: Directory,

@@ -6,10 +6,9 @@ use crate::core::names::colliding::chosen_keys;
 use crate::core::settings::{NamespaceLimits, Principal, Settings};
 use tensorlend_layout::announce::Waiting;
 use tensorlend_layout::catalogue::{CellRecord, RING};
-use tensorlend_layout::directory::key_word;
+use tensorlend_layout::directory::{SEARCH_MAX, key_word};
 use tensorlend_layout::name::item_key;
 use tensorlend_layout::number::{CellNo, SlotNo};
-use tensorlend_layout::search::SEARCH_MAX;
 use tensorlend_layout::wire::{APPEND_MAX, Reply, Request};
 use tensorlend_layout::word::{Absorbed, Cell, MemberState, OwnerWord};
 
