@@ -408,6 +408,30 @@ impl Streams {
         }
     }
 
+    /// Returns true if a stream has a producer that has not closed it, and that is connected or may
+    /// reconnect.
+    fn is_produced(members: &Members, stream: &Stream) -> bool {
+        !stream.is_closed() && members.get(stream.producer).is_some_and(Client::is_live)
+    }
+
+    /// Updates the idle time of a stream that may have become idle, or is used again.
+    fn update_idle_time(&mut self, env: &Env, members: &Members, line: StreamLine) {
+        let Some(stream) = self.table.get(&line) else { return };
+        let idle = stream.subscribers.is_empty() && !Self::is_produced(members, stream);
+        let stream = self.table.get_mut(&line).expect("seen above");
+        match (stream.idle_since_ns, idle) {
+            (None, true) => {
+                stream.idle_since_ns = Some(env.clock.now_ns());
+                self.idle.insert((env.clock.now_ns(), stream.id, line));
+            }
+            (Some(since), false) => {
+                stream.idle_since_ns = None;
+                self.idle.remove(&(since, stream.id, line));
+            }
+            _ => {}
+        }
+    }
+
     /// Handles a request to subscribe. `pollable` requests a wake pair.
     pub fn subscribe(&mut self, parts: &mut Parts<'_>, name: &str, cursor: CursorId, pollable: bool) -> RequestResult {
         let result = self.list_subscriber(parts, name, cursor, pollable);
