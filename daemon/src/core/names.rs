@@ -15,9 +15,7 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher};
 use table::Table;
 use tensorlend_layout::catalogue::RING;
-use tensorlend_layout::directory::{
-    Directory, ENTRY_NAME_WORDS, FIRST_TABLE_LOG2, FoundName, LongName, PlaceWord, SEARCH_MAX,
-};
+use tensorlend_layout::directory::{Directory, ENTRY_NAME_WORDS, FIRST_TABLE_LOG2, LongName, PlaceWord, SEARCH_MAX};
 use tensorlend_layout::name::KeyKind;
 use tensorlend_layout::number::EntryNo;
 use tensorlend_layout::word::{OwnerKind, OwnerWord, TableWord, Word};
@@ -119,16 +117,6 @@ fn owner_word_of(d: &Directory, entry: EntryNo) -> OwnerWord {
 
 fn key_bytes(d: &Directory, entry: EntryNo) -> usize {
     (d.names[entry.index()].key.peek() & 0xFFFF) as usize
-}
-
-/// Returns the entry of a key in any state.
-pub fn find(d: &Directory, key: &[u8]) -> Option<FoundName> {
-    d.find(d.hash(key), key).expect("only the daemon replaces tables, and not during a look-up")
-}
-
-/// Returns the entry of a live key.
-pub fn live_owner_word(d: &Directory, key: &[u8]) -> Option<FoundName> {
-    find(d, key).filter(|found| found.owner_word.is_live())
 }
 
 impl Names {
@@ -336,13 +324,13 @@ impl Names {
         search_max: u64,
         is_own: impl Fn(OwnerWord) -> bool,
     ) -> Result<EntryNo, Full> {
-        if let Some(found) = find(d, key) {
+        let hash = d.hash(key);
+        if let Some(found) = d.find(hash, key).expect("only the daemon replaces tables") {
             return Ok(found.entry);
         }
         if self.live >= self.max {
             return Err(Full::Names);
         }
-        let hash = d.hash(key);
         // Counting further places would not change the decision.
         let passed = d.passed_by(hash).take(search_max as usize + 1).count() as u64;
         if passed > search_max {

@@ -10,7 +10,6 @@ use super::event::{ConnId, MemId};
 use super::label::Label;
 use super::length;
 use super::members::Members;
-use super::names::live_owner_word;
 use super::orders::{Making, Order, Part};
 use super::outcome::{Lent, Outcome, RequestResult, RingRequest, Task, Wait, Work};
 use super::parts::Parts;
@@ -154,7 +153,7 @@ impl Streams {
             );
             assert!(stream.id <= self.ids, "ids are counted up");
             stream.check_subscribers(stream_entry, members);
-            let owner_word = live_owner_word(&context.directory, &stream_key(name)).map(|found| found.owner_word);
+            let owner_word = context.directory.find_live(&stream_key(name)).map(|found| found.owner_word);
             let found = owner_word.map(|word| (word.owner(), word.stream()));
             assert_eq!(found, Some((stream.producer, *line)), "the name of stream {name:?} leads to it");
             let idle = stream.idle_since_ns.map(|since| (since, stream.id, *line));
@@ -380,7 +379,7 @@ impl Streams {
     ) -> Result<(Option<StreamLine>, EntryNo), Refusal> {
         let known = self.line_for(parts, bindings, producer, name)?;
         let key = stream_key(name);
-        if super::names::find(&parts.context.directory, &key).is_none() {
+        if parts.context.directory.find_key(&key).is_none() {
             bindings.check_room(parts.context, parts.members, 1)?;
         }
         let entry = bindings.place(parts.context, parts.members, parts.members.uid_of(producer), &key)?;
@@ -454,7 +453,7 @@ impl Streams {
         }
         let missing = || Refusal::NotFound(format!("stream {name:?}"));
         let line = *self.by_name.get(name).ok_or_else(missing)?;
-        let found = live_owner_word(&parts.context.directory, &stream_key(name)).ok_or_else(missing)?;
+        let found = parts.context.directory.find_live(&stream_key(name)).ok_or_else(missing)?;
         let uid = parts.members[number].uid;
         let stream_entry = &parts.context.directory.streams[line.index()];
         let stream = self.table.get_mut(&line).expect("a name leads to a stream");
@@ -559,7 +558,7 @@ impl Streams {
     fn stream_remove(&mut self, parts: &mut Parts<'_>, bindings: &mut Bindings, line: StreamLine) {
         // The name ends first. A daemon that stops here leaves an entry without a name, and the
         // next daemon clears that entry.
-        if let Some(found) = live_owner_word(&parts.context.directory, &stream_key(&self.table[&line].name)) {
+        if let Some(found) = parts.context.directory.find_live(&stream_key(&self.table[&line].name)) {
             bindings.set_tombstone(parts.context, found.entry);
         }
         tensorlend_layout::crash_point!("daemon: stream buried");
