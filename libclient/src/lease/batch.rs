@@ -15,7 +15,7 @@ use crate::lease::take::{self, Placed, Route, Seen, confirm, peer_of};
 use crate::lease::value::Value;
 use crate::link::epoch::EpochGuard;
 use crate::link::shards::LeaseEntry;
-use crate::peers::sheets::{Peer, PeerSegment};
+use crate::peers::{Peer, PeerSegment};
 use crate::segment::bytes::Bytes;
 use crate::session::Session;
 use crate::tensor::Tensor;

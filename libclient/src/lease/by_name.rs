@@ -5,7 +5,7 @@ use crate::lease::take::{At, Attempt, Leased, Leasing, Miss, Route, lease};
 use crate::link::epoch::EpochGuard;
 use crate::names::announce::Announced;
 use crate::names::version::Version;
-use crate::peers::sheets::Peer;
+use crate::peers::Peer;
 use crate::session::Session;
 use tensorlend_layout::catalogue::cell_place;
 use tensorlend_layout::directory::FoundName;

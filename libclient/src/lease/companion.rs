@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::lease::fetch::fetch_segment_of_value;
 use crate::lease::raw::Held;
-use crate::peers::sheets::PeerSegment;
+use crate::peers::PeerSegment;
 use crate::segment::bytes::Bytes;
 use crate::session::Session;
 use std::sync::Arc;

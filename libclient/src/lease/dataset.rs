@@ -79,7 +79,7 @@ impl Dataset {
 
     /// Returns the segments of the dataset's tensors in host memory, other than the segment of its index.
     #[cfg(feature = "cuda")]
-    pub(crate) fn segments(&self) -> &[std::sync::Arc<crate::peers::sheets::PeerSegment>] {
+    pub(crate) fn segments(&self) -> &[std::sync::Arc<crate::peers::PeerSegment>] {
         self.whole().group.segments()
     }
 

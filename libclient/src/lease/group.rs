@@ -2,7 +2,7 @@
 
 use crate::lease::device::member::DeviceMember;
 use crate::lease::member::Member;
-use crate::peers::sheets::PeerSegment;
+use crate::peers::PeerSegment;
 use crate::segment::bytes::Bytes;
 use crate::tensor::Tensor;
 use crate::tensor::layout_of::copy_index;

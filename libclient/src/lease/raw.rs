@@ -3,7 +3,7 @@
 use crate::link::Link;
 use crate::link::shards::LeaseEntry;
 use crate::names::version::Version;
-use crate::peers::sheets::PeerSegment;
+use crate::peers::PeerSegment;
 use std::sync::Arc;
 use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::word::Cell;

@@ -12,7 +12,7 @@ use crate::lease::raw::Held;
 use crate::link::Link;
 use crate::link::epoch::EpochGuard;
 use crate::link::shards::LeaseEntry;
-use crate::peers::sheets::{Peer, PeerSegment};
+use crate::peers::{Peer, PeerSegment};
 use crate::segment::bytes::Bytes;
 use crate::session::Session;
 use crate::tensor::Tensor;

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::lease::by_name::{CellRoute, SeenCell};
 use crate::lease::take::{Miss, hold};
 use crate::listing::{Content, Info, InfoKind, Origin, Spilled, info_of};
-use crate::peers::sheets::Peer;
+use crate::peers::Peer;
 use crate::segment::mapping::records;
 use crate::session::Session;
 use crate::tensor::Tensor;

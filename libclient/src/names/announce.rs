@@ -7,7 +7,7 @@ use super::hashed::Hashed;
 use crate::error::{Error, Result};
 use crate::link::epoch::EpochGuard;
 use crate::names::version::Version;
-use crate::peers::sheets::Peer;
+use crate::peers::Peer;
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
 use tensorlend_layout::announce::{Ending, Waiting};

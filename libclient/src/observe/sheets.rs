@@ -2,7 +2,7 @@
 
 use super::ASKED_MAX;
 use crate::error::{Error, Result};
-use crate::peers::sheets::Peer;
+use crate::peers::Peer;
 use crate::segment::mapping::records;
 use crate::session::Session;
 use crate::stream::ring::map_ring;

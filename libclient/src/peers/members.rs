@@ -3,7 +3,7 @@
 use super::PeerTable;
 use crate::control::Answer;
 use crate::error::{Error, Result};
-use crate::peers::sheets::{Line, Peer, PeerSegment, epoch_of};
+use crate::peers::{Line, Peer, PeerSegment, epoch_of};
 use crate::segment::Elsewhere;
 use crate::segment::kept::KeptDescriptor;
 use crate::segment::mapping::{peer_segment, records, sheet, typed};

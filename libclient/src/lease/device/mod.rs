@@ -22,7 +22,7 @@ pub mod tensor;
 
 use crate::error::{Error, Result};
 use crate::lease::raw::Held;
-use crate::peers::sheets::PeerSegment;
+use crate::peers::PeerSegment;
 use crate::session::Session;
 use crate::tensor::Tensor;
 use tensorlend_layout::Uuid;

@@ -4,7 +4,7 @@ use crate::error::{DeviceTrouble, Error, Result};
 use crate::gpu::Gpu;
 use crate::gpu::gates::Gates;
 use crate::gpu::stream::{OnStream, Streams};
-use crate::peers::sheets::PeerSegment;
+use crate::peers::PeerSegment;
 use crate::segment::janitor::Janitor;
 use crate::segment::map::DeviceRange;
 use crate::session::Session;
