@@ -10,8 +10,7 @@ use crate::lease::device::lease::DeviceLease;
 use crate::lease::device::member::DeviceMember;
 use crate::lease::fetch::fetch_segment_of_value;
 use crate::lease::group::{Group, More, NotPlain, copy_group, index_in};
-use crate::lease::lease::Lease;
-use crate::lease::raw::Held;
+use crate::lease::lease::{Held, Lease};
 use crate::lease::take::{Leased, Parts};
 use crate::lease::value::Value;
 #[cfg(feature = "cuda")]

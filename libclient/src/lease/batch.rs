@@ -9,8 +9,7 @@
 
 use crate::lease::dataset::Dataset;
 use crate::lease::group::{Group, copy_group};
-use crate::lease::lease::Lease;
-use crate::lease::raw::Held;
+use crate::lease::lease::{Held, Lease};
 use crate::lease::take::{self, Placed, Route, Seen, confirm, peer_of};
 use crate::lease::value::Value;
 use crate::link::epoch::EpochGuard;

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::lease::fetch::fetch_segment_of_value;
-use crate::lease::raw::Held;
+use crate::lease::lease::Held;
 use crate::peers::PeerSegment;
 use crate::segment::bytes::Bytes;
 use crate::session::Session;

@@ -5,8 +5,8 @@ use crate::lease::device::member::DeviceMember;
 #[cfg(feature = "cuda")]
 use crate::lease::device::tensor::DeviceTensor;
 use crate::lease::group::Group;
+use crate::lease::lease::Held;
 use crate::lease::member::Member;
-use crate::lease::raw::Held;
 use crate::lease::reused::{Reuse, Reused, Spares};
 use crate::names::version::Version;
 use crate::tensor::Tensor;

@@ -16,7 +16,6 @@ pub mod lease;
 pub mod many;
 pub mod member;
 pub mod pin;
-pub mod raw;
 pub mod rename;
 mod reused;
 pub mod take;

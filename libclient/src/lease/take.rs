@@ -7,8 +7,7 @@
 
 use crate::error::{Error, Result};
 use crate::lease::fetch::fetch_segment;
-use crate::lease::lease::Lease;
-use crate::lease::raw::Held;
+use crate::lease::lease::{Held, Lease};
 use crate::link::Link;
 use crate::link::epoch::EpochGuard;
 use crate::link::shards::LeaseEntry;

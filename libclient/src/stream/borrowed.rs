@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result, ValueKind};
 use crate::lease::dataset::Dataset;
-use crate::lease::raw::Held;
+use crate::lease::lease::Held;
 use crate::lease::take::hold;
 use crate::lease::value::Value;
 use crate::link::shards::LeaseEntry;

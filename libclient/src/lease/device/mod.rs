@@ -21,7 +21,7 @@ pub mod pin;
 pub mod tensor;
 
 use crate::error::{Error, Result};
-use crate::lease::raw::Held;
+use crate::lease::lease::Held;
 use crate::peers::PeerSegment;
 use crate::session::Session;
 use crate::tensor::Tensor;
