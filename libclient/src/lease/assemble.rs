@@ -8,10 +8,9 @@ use crate::lease::dataset::Dataset;
 #[cfg(feature = "cuda")]
 use crate::lease::device::lease::DeviceLease;
 use crate::lease::device::member::DeviceMember;
-use crate::lease::fetch::fetch_segment_of_value;
 use crate::lease::group::{Group, More, NotPlain, copy_group, index_in};
 use crate::lease::lease::{Held, Lease};
-use crate::lease::take::{Leased, Parts};
+use crate::lease::take::{Leased, Parts, fetch_segment_of_value};
 use crate::lease::value::Value;
 #[cfg(feature = "cuda")]
 use crate::lease::value::is_on_device;

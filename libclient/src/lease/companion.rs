@@ -1,8 +1,8 @@
 //! Further slots that a lease covers.
 
 use crate::error::{Error, Result};
-use crate::lease::fetch::fetch_segment_of_value;
 use crate::lease::lease::Held;
+use crate::lease::take::fetch_segment_of_value;
 use crate::peers::PeerSegment;
 use crate::segment::bytes::Bytes;
 use crate::session::Session;

@@ -5,8 +5,9 @@
 //! 3. [`hold`]: store the lease, execute a fence, and check again every word on which the lease depends.
 //! 4. [`contents`]: read the slot's record.
 
+use crate::alloc::heap::Wanted;
+use crate::alloc::release;
 use crate::error::{Error, Result};
-use crate::lease::fetch::fetch_segment;
 use crate::lease::lease::{Held, Lease};
 use crate::link::Link;
 use crate::link::epoch::EpochGuard;
@@ -254,6 +255,34 @@ fn lease_slowly(
             Err(miss) => miss,
         };
     }
+}
+
+/// Maps the segment that holds a slot. Returns false if the daemon lends no segment for this slot, or no longer lends
+/// it.
+pub fn fetch_segment(session: &Session, owner: ClientNo, slot: SlotNo) -> Result<bool> {
+    match session.peers().fetch_segment(owner, slot) {
+        Err(e) if e.is_limit() && make_room(session, &e) => session.peers().fetch_segment(owner, slot),
+        fetched => fetched,
+    }
+}
+
+/// Maps a segment like [`fetch_segment`], for the slot of a published value. The owner acknowledged the segment
+/// before it published the value. But the daemon may read that acknowledgement, on another socket, after this
+/// client's request. So this function retries.
+pub fn fetch_segment_of_value(session: &Session, owner: ClientNo, slot: SlotNo) -> Result<bool> {
+    for _ in 0..64 {
+        if fetch_segment(session, owner, slot)? {
+            return Ok(true);
+        }
+        std::thread::yield_now();
+    }
+    Ok(false)
+}
+
+/// Releases memory after the daemon refused a request, so that the daemon can spill. Returns whether it released any.
+fn make_room(session: &Session, refused: &Error) -> bool {
+    let unmapped = session.peers().unmap_unused();
+    release::is_full(refused) && session.alloc().release_for_spill(Wanted::All) || unmapped
 }
 
 #[inline]
