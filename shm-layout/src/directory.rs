@@ -385,6 +385,23 @@ impl Directory {
             .take_while(|place| !place.is_free())
     }
 
+    /// Returns the index in [`Directory::places`] at which the search for this hash begins. With it and
+    /// [`Directory::entry_at`], a reader loads the lines of many look-ups at once. Both are hints, which may be wrong or
+    /// outdated; the look-up itself decides.
+    #[inline]
+    pub fn first_place(&self, hash: u64) -> usize {
+        let table = self.table();
+        let bucket = Search::new(hash, self.table_seed(table), table.log2()).next().unwrap_or_default();
+        size::index(table.first() + bucket)
+    }
+
+    /// Returns the entry that may have this hash, by the bucket of places that begins at `first`.
+    #[inline]
+    pub fn entry_at(&self, first: usize, hash: u64) -> Option<EntryNo> {
+        let bucket = self.places.get(first..first + size::index(BUCKET))?;
+        bucket.iter().map(|place| PlaceWord(place.peek())).find(|place| place.may_be(hash)).map(PlaceWord::entry)
+    }
+
     /// Returns the entries that may be in use, with their numbers. Readers that visit all names use
     /// this. The iteration may miss a name that the daemon adds during the iteration.
     pub fn entries(&self) -> impl Iterator<Item = (EntryNo, &NameEntry)> {

@@ -1,7 +1,5 @@
 //! The table of names: its places, the order in which a search visits them, and the look-up of a name.
 
-#[cfg(not(loom))]
-use super::Directory;
 use super::entry::{LongName, NameEntry};
 use crate::number::EntryNo;
 use crate::size;
@@ -181,26 +179,6 @@ pub fn begin_table_in(seeds: &[Word; 2], table: TableWord, seed: u64) {
     // table may read one of these. R then also finds the table word changed.
     fence(Ordering::Release);
     seeds[table.half()].put(seed);
-}
-
-/// Hints for the look-ups of many names. They show the lines that a look-up will read, so that a reader can load the
-/// lines of many look-ups at once. A hint may be wrong or outdated; the look-up itself decides.
-#[cfg(not(loom))]
-impl Directory {
-    /// Returns the index in [`Directory::places`] at which the search for this hash begins.
-    #[inline]
-    pub fn first_place(&self, hash: u64) -> usize {
-        let table = self.table();
-        let bucket = Search::new(hash, self.table_seed(table), table.log2()).next().unwrap_or_default();
-        size::index(table.first() + bucket)
-    }
-
-    /// Returns the entry that may have this hash, by the bucket of places that begins at `first`.
-    #[inline]
-    pub fn entry_at(&self, first: usize, hash: u64) -> Option<EntryNo> {
-        let bucket = self.places.get(first..first + size::index(BUCKET))?;
-        bucket.iter().map(|place| PlaceWord(place.peek())).find(|place| place.may_be(hash)).map(PlaceWord::entry)
-    }
 }
 
 #[cfg(all(test, not(loom)))]
