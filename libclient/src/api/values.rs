@@ -186,7 +186,12 @@ impl Client {
     /// * [`Error::Damaged`] if a faulty client published the value.
     /// * [`Error::Remote`] and [`Error::Timeout`], only for a name of another machine.
     pub fn get(&self, name: &str) -> Result<Lease> {
-        assemble::lease(self.session(), self.lease_of(name)?, name)
+        match self.lease_of(name)? {
+            Leased::Tensor(lease) => Ok(lease),
+            Leased::Other(parts) => {
+                assemble::tensor_of(assemble::of_parts(self.session(), *parts, name)?, name, "get_dataset")
+            }
+        }
     }
 
     /// Leases the dataset that the name holds now. One lease covers all of its tensors, which belong to one
@@ -228,7 +233,10 @@ impl Client {
     /// # Errors
     /// The errors of [`Client::get`], except [`Error::Kind`].
     pub fn get_value(&self, name: &str) -> Result<Value> {
-        assemble::value(self.session(), self.lease_of(name)?, name)
+        match self.lease_of(name)? {
+            Leased::Tensor(lease) => Ok(Value::Tensor(lease)),
+            Leased::Other(parts) => assemble::of_parts(self.session(), *parts, name),
+        }
     }
 
     /// Leases the values that the names hold now, one result for each name, in the order of the names.

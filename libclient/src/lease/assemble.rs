@@ -26,14 +26,8 @@ use tensorlend_layout::tensor::{BadTensor, SlotInfo, SlotKind};
 pub fn value(session: &Session, leased: Leased, name: &str) -> Result<Value> {
     match leased {
         Leased::Tensor(lease) => Ok(Value::Tensor(lease)),
-        Leased::Other(parts) => assemble(session, *parts, name),
+        Leased::Other(parts) => of_parts(session, *parts, name),
     }
-}
-
-/// Returns the leased tensor in host memory.
-#[inline]
-pub fn lease(session: &Session, leased: Leased, name: &str) -> Result<Lease> {
-    tensor_of(value(session, leased, name)?, name, "get_dataset")
 }
 
 /// Returns the lease of a value that must be a tensor in host memory. `remedy` names the method for other values.
@@ -66,7 +60,7 @@ pub fn dataset(session: &Session, leased: Leased, name: &str) -> Result<Dataset>
 
 /// Builds a value of more than one slot.
 #[cold]
-fn assemble(session: &Session, parts: Parts, name: &str) -> Result<Value> {
+pub fn of_parts(session: &Session, parts: Parts, name: &str) -> Result<Value> {
     let Parts { held, info, bytes } = parts;
     let Some(bytes) = bytes else { return on_device(session, held, &info, name) };
     match info.kind {
