@@ -65,6 +65,28 @@ impl PeerTable {
         self.peers.get(guard, number)
     }
 
+    /// Returns whether a member may be parked for a bit that `wants` matches.
+    pub fn anybody_parked(&self, wants: impl Fn(u64) -> bool) -> bool {
+        if self.directory.head().waiters_count.peek() == 0 {
+            return false;
+        }
+        let guard = self.shards.epoch_guard();
+        self.directory.waiters().any(|number| {
+            if number == self.me() {
+                return wants(self.shards.table().parked.read());
+            }
+            let member = self.directory.members[usize::from(number)].member.read();
+            let peer = self.peers.get(&guard, number).filter(|p| p.is_of_epoch(member));
+            // A member whose table is not mapped may be parked. An unnecessary bell does no harm, but requesting the
+            // table would make a put wait for the daemon. The next reclaim maps it.
+            let Some(table) = peer.and_then(Peer::leases) else {
+                self.waiter_unmapped.store(true, Ordering::Relaxed);
+                return true;
+            };
+            wants(table.parked.read())
+        })
+    }
+
     /// Records whether the daemon has reported, in a reply with a loan, that memory is short.
     pub fn note_short(&self, short: bool) {
         self.was_short.fetch_or(short, Ordering::Relaxed);
