@@ -18,7 +18,7 @@ use crate::peers::{Peer, PeerSegment};
 use crate::segment::bytes::Bytes;
 use crate::session::Session;
 use crate::tensor::Tensor;
-use crate::tensor::layout_of::fetch_index;
+use crate::tensor::index::fetch_index;
 use std::hint::black_box;
 use std::ops::Range;
 use std::sync::Arc;
