@@ -446,7 +446,7 @@ impl Directory {
     /// Returns the members that may have leases on this owner's slots, and the members that share
     /// an audience bit with one of them. The result never includes the owner itself.
     pub fn audience(&self, owner: ClientNo) -> impl Iterator<Item = ClientNo> + '_ {
-        let shown = &self.members[usize::from(owner)].audience;
+        let shown = &self.members[owner.index()].audience;
         audience(&self.head.present, shown, self.members.len()).filter(move |&reader| reader != owner)
     }
 

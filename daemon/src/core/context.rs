@@ -64,7 +64,7 @@ impl DirectoryWriter {
 
     /// Returns a member's entry in the directory.
     pub fn entry(&self, number: ClientNo) -> &MemberEntry {
-        &self.members[usize::from(number)]
+        &self.members[number.index()]
     }
 
     /// Returns the entry of a key in any state.

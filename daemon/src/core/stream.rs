@@ -448,7 +448,7 @@ impl Streams {
         pollable: bool,
     ) -> RequestResult {
         name::check(name)?;
-        if usize::from(cursor) >= CURSORS {
+        if cursor.index() >= CURSORS {
             return Err(Refusal::Bad(format!("subscription {cursor} is impossible: a client has at most {CURSORS}")));
         }
         let missing = || Refusal::NotFound(format!("stream {name:?}"));

@@ -354,7 +354,7 @@ fn leased_bytes(session: &Session) -> Result<u64> {
 /// Returns the length of a slot as its owner claims it. Returns 0 if the slot does not exist any more.
 fn slot_bytes(session: &Session, owner: ClientNo, slot: SlotNo) -> Result<u64> {
     for _ in 0..2 {
-        let Some(member) = session.directory.members.get(usize::from(owner)) else { return Ok(0) };
+        let Some(member) = session.directory.members.get(owner.index()) else { return Ok(0) };
         {
             let guard = session.shards.epoch_guard();
             if let Some(segment) = session

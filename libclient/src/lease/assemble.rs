@@ -103,7 +103,7 @@ fn group(session: &Session, held: &Held, info: &SlotInfo, bytes: Bytes, name: &s
     loop {
         let plain = {
             let guard = session.shards.epoch_guard();
-            let geometry = session.directory.members[usize::from(held.owner)].geometry.read();
+            let geometry = session.directory.members[held.owner.index()].geometry.read();
             let peer = session.peers().get(&guard, held.owner);
             let segment_of = |slot| peer.and_then(|p| p.segment(slot, geometry, &session.directory));
             Group::plain(&words, 0..words.len(), held.segment(), segment_of)

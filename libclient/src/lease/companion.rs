@@ -56,7 +56,7 @@ impl Held {
         loop {
             {
                 let guard = session.shards.epoch_guard();
-                let geometry = session.directory.members[usize::from(self.owner)].geometry.read();
+                let geometry = session.directory.members[self.owner.index()].geometry.read();
                 let peer = session.peers().get(&guard, self.owner);
                 if let Some(segment) = peer.and_then(|p| p.segment(slot, geometry, &session.directory)) {
                     let words = segment.records[(slot - segment.base) as usize].copy();

@@ -135,7 +135,7 @@ pub struct Placed<'s> {
 /// epoch, or 0 if the caller's route shows the end of a client by another word.
 #[inline(always)]
 pub fn peer_of<'s>(session: &'s Session, guard: &'s EpochGuard<'_>, owner: ClientNo, member: u64) -> Attempt<&'s Peer> {
-    let Some(entry) = session.directory.members.get(usize::from(owner)) else { return Err(Miss::Moved) };
+    let Some(entry) = session.directory.members.get(owner.index()) else { return Err(Miss::Moved) };
     let life = entry.member.read();
     if member != 0 && member != life {
         return Err(Miss::Moved);
@@ -174,7 +174,7 @@ impl<'s> Seen<'s> {
             // owner word is unchanged.
             return Err(if route.word.peek() == route.seen { Miss::Absent } else { Miss::Moved });
         }
-        let geometry = session.directory.members[usize::from(owner)].geometry.read();
+        let geometry = session.directory.members[owner.index()].geometry.read();
         let Some(segment) = peer.segment(cell.slot(), geometry, &session.directory) else {
             return Err(Miss::Segment(cell.slot()));
         };
@@ -344,7 +344,7 @@ pub fn confirm(
     let ended = !link.is_member();
     // From here on, neither the slot nor the meaning of its number changes, because the daemon withdraws no leased range.
     // If the geometry changed before the lease, the mapping may be of another segment.
-    if ended || link.directory.members[usize::from(owner)].geometry.peek() != geometry {
+    if ended || link.directory.members[owner.index()].geometry.peek() != geometry {
         link.shards.release(entry);
         return Err(if ended { Miss::Ended } else { Miss::Moved });
     }

@@ -81,14 +81,14 @@ impl Link {
     #[inline]
     pub fn is_member(&self) -> bool {
         // If the daemon was replaced, the mapped directory may no longer have a writer.
-        !self.control.is_dead() && self.directory.members[usize::from(self.me())].member.peek() == self.welcome.member
+        !self.control.is_dead() && self.directory.members[self.me().index()].member.peek() == self.welcome.member
     }
 
     /// Returns whether a member's client has not ended. After its end, the member word stays open while its leases count, for
     /// its children or its work on a device. The daemon closes the word `absorbed` of each client that ends.
     #[inline]
     pub fn is_alive(&self, number: ClientNo) -> bool {
-        let entry = &self.directory.members[usize::from(number)];
+        let entry = &self.directory.members[number.index()];
         matches!(Member(entry.member.read()).state(), MemberState::Open | MemberState::Ending)
             && Absorbed(entry.absorbed.read()).state() != MemberState::Closed
     }

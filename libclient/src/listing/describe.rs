@@ -190,7 +190,7 @@ impl<'s> Describer<'s> {
             return Ok(attempt);
         }
         let owner = found.owner;
-        let Some(entry) = session.directory.members.get(usize::from(owner)) else { return Ok(Attempt::Again) };
+        let Some(entry) = session.directory.members.get(owner.index()) else { return Ok(Attempt::Again) };
         let member = entry.member.read();
         let guard = session.shards.epoch_guard();
         let SeenCell { peer, word, cell: seen } = match found.read(session, &guard) {

@@ -391,7 +391,7 @@ impl Content {
 pub fn info_of(session: &Session, name: &str, origin: Origin, content: Content, device: Option<Uuid>) -> Info {
     let Origin { owner, version } = origin;
     let Content { kind, nbytes, metadata_bytes, timestamp_ns } = content;
-    let member = &session.directory.members[usize::from(owner)];
+    let member = &session.directory.members[owner.index()];
     let process = member.process.read();
     let label: Vec<u8> = member.label.iter().flat_map(|w| w.peek().to_le_bytes()).collect();
     Info {

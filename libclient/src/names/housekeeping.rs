@@ -94,7 +94,7 @@ impl NameTable {
     pub fn notices_from(&self, count: u64) -> Result<()> {
         use std::sync::atomic::Ordering::Relaxed;
         self.free_late_cells();
-        let word = self.directory.members[usize::from(self.me())].notices.read();
+        let word = self.directory.members[self.me().index()].notices.read();
         if word.wrapping_sub(self.notices_seen.load(Relaxed)) < count {
             return Ok(());
         }
@@ -127,7 +127,7 @@ impl NameTable {
         let _binding = lock(&self.binding);
         let _appending = self.appending.write().unwrap_or_else(PoisonError::into_inner);
         let _one = lock(&self.housekeeping);
-        let notices = &self.directory.members[usize::from(self.me())].notices;
+        let notices = &self.directory.members[self.me().index()].notices;
         let used = loop {
             // The new daemon reports once which names it has taken. Get this report before freeing cells. Otherwise
             // the report of a freed cell would arrive when the cell belongs to another name.

@@ -75,7 +75,7 @@ impl PeerTable {
             if number == self.me() {
                 return wants(self.shards.table().parked.read());
             }
-            let member = self.directory.members[usize::from(number)].member.read();
+            let member = self.directory.members[number.index()].member.read();
             let peer = self.peers.get(&guard, number).filter(|p| p.is_of_epoch(member));
             // A member whose table is not mapped may be parked. An unnecessary bell does no harm, but requesting the
             // table would make a put wait for the daemon. The next reclaim maps it.
@@ -128,7 +128,7 @@ impl Peers {
     pub fn get<'s>(&'s self, guard: &'s EpochGuard<'_>, number: ClientNo) -> Option<&'s Peer> {
         assert!(guard.is_of(&self.shards), "an epoch guard of another session");
         // Acquire: pairs with the Release in `Changing::set`, which stored the entry.
-        let peer = self.table.get(usize::from(number))?.load(Ordering::Acquire);
+        let peer = self.table.get(number.index())?.load(Ordering::Acquire);
         // SAFETY: `peer` is null, or `set` made it by `Box::into_raw` and no code has changed it since. A changing thread drops
         // an entry only after it has unlinked the entry from the table and every guard that was open then has closed. This
         // guard is open, and outlives the reference.
@@ -149,7 +149,7 @@ impl Peers {
 impl Changing<'_> {
     /// Returns the present entry.
     pub fn get(&self, number: ClientNo) -> Option<&Peer> {
-        let peer = self.peers.table.get(usize::from(number))?.load(Ordering::Relaxed);
+        let peer = self.peers.table.get(number.index())?.load(Ordering::Relaxed);
         // SAFETY: `peer` is null, or `set` made it by `Box::into_raw`. Only the holder of this lock drops entries,
         // through `&mut self`.
         unsafe { peer.as_ref() }
@@ -171,7 +171,7 @@ impl Changing<'_> {
 
     /// Replaces an entry.
     pub fn set(&mut self, number: ClientNo, peer: Option<Peer>) {
-        let Some(place) = self.peers.table.get(usize::from(number)) else { return };
+        let Some(place) = self.peers.table.get(number.index()) else { return };
         let new = peer.map_or(null_mut(), |peer| Box::into_raw(Box::new(peer)));
         // Release: a reader finds a complete entry. Acquire: this thread sees the former entry, to drop it.
         let old = place.swap(new, Ordering::AcqRel);

@@ -93,7 +93,7 @@ impl Subscription {
             // The daemon may have listed the cursor. u64::MAX blocks no producer. The cursor is reusable only if it is
             // certainly not listed. Otherwise a late response frees it. Another subscription may use a freed cursor already.
             late.while_given_up(cursor, || {
-                session.shards.table().cursors[usize::from(cursor)].next.set(u64::MAX);
+                session.shards.table().cursors[cursor.index()].next.set(u64::MAX);
             });
             if e.is_certain() {
                 late.free_cursor(cursor);
@@ -132,7 +132,7 @@ impl Subscription {
     ) -> Result<(Attached, Option<ClosedApart>)> {
         // Set cursor 0 until the position is known. A producer that sees the subscriber in its list then waits, and
         // replaces no message that the subscriber may want.
-        let words = &session.shards.table().cursors[usize::from(cursor)];
+        let words = &session.shards.table().cursors[cursor.index()];
         words.next.set(0);
         words.lost.set(0);
         words.set_stream(0);
@@ -193,7 +193,7 @@ impl Subscription {
 
     #[inline]
     pub(super) fn words(&self) -> &Cursor {
-        &self.session.shards.table().cursors[usize::from(self.cursor)]
+        &self.session.shards.table().cursors[self.cursor.index()]
     }
 
     /// Returns the id of the ring that the subscription reads. A stream that is opened again has another ring.

@@ -315,7 +315,7 @@ fn as_often(w: &mut World, client: &Client, most: u32, request: impl Fn(u32) -> 
 }
 
 fn client_uid(client: &Client) -> u32 {
-    client.directory.members[usize::from(client.number())].process.peek() as u32
+    client.directory.members[client.number().index()].process.peek() as u32
 }
 
 #[test]

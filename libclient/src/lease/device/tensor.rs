@@ -373,7 +373,7 @@ impl Work {
 
     fn producer_lives(&self) -> bool {
         let link = &self.slot.segment.link;
-        let member = &link.directory.members[usize::from(self.slot.owner)];
+        let member = &link.directory.members[self.slot.owner.index()];
         if Member(member.member.read()).state() != MemberState::Open {
             return false;
         }
