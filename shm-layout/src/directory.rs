@@ -12,14 +12,10 @@ use crate::number::{ClientNo, EntryNo, SegmentLine};
 #[cfg(not(loom))]
 use crate::raw::{Records, Sheet, View};
 #[cfg(not(loom))]
-use crate::search::{BUCKET, SEARCH_MAX, Search};
-#[cfg(not(loom))]
 use crate::size;
 #[cfg(not(loom))]
-use crate::word::{OwnerWord, PlaceWord, TableWord};
+use crate::word::{OwnerWord, TableWord};
 
-#[cfg(not(loom))]
-mod ahead;
 mod audience;
 mod entry;
 mod geometry;
@@ -31,7 +27,7 @@ mod wanted;
 pub use audience::{AUDIENCE, AUDIENCE_WORDS, Bitmap, audience, audience_bit, bits};
 pub use entry::{ENTRY_NAME_WORDS, KEY_BYTES_MAX, LONG_NAME_WORDS, LongName, NameEntry, key_word};
 pub use geometry::{FIRST_TABLE_LOG2, Geometry};
-pub use search::{FoundName, Replaced, begin_table_in, find_in};
+pub use search::{BUCKET, FoundName, PlaceWord, Replaced, SEARCH_MAX, Search, begin_table_in, find_in};
 pub use wanted::WANTED_OUT_SINCE;
 
 /// Maximum number of subscribers of one stream.
@@ -389,6 +385,23 @@ impl Directory {
             .take_while(|place| !place.is_free())
     }
 
+    /// Returns the index in [`Directory::places`] at which the search for this hash begins. With it and
+    /// [`Directory::entry_at`], a reader loads the lines of many look-ups at once. Both are hints, which may be wrong or
+    /// outdated; the look-up itself decides.
+    #[inline]
+    pub fn first_place(&self, hash: u64) -> usize {
+        let table = self.table();
+        let bucket = Search::new(hash, self.table_seed(table), table.log2()).next().unwrap_or_default();
+        size::index(table.first() + bucket)
+    }
+
+    /// Returns the entry that may have this hash, by the bucket of places that begins at `first`.
+    #[inline]
+    pub fn entry_at(&self, first: usize, hash: u64) -> Option<EntryNo> {
+        let bucket = self.places.get(first..first + size::index(BUCKET))?;
+        bucket.iter().map(|place| PlaceWord(place.peek())).find(|place| place.may_be(hash)).map(PlaceWord::entry)
+    }
+
     /// Returns the entries that may be in use, with their numbers. Readers that visit all names use
     /// this. The iteration may miss a name that the daemon adds during the iteration.
     pub fn entries(&self) -> impl Iterator<Item = (EntryNo, &NameEntry)> {
@@ -433,7 +446,7 @@ impl Directory {
     /// Returns the members that may have leases on this owner's slots, and the members that share
     /// an audience bit with one of them. The result never includes the owner itself.
     pub fn audience(&self, owner: ClientNo) -> impl Iterator<Item = ClientNo> + '_ {
-        let shown = &self.members[usize::from(owner)].audience;
+        let shown = &self.members[owner.index()].audience;
         audience(&self.head.present, shown, self.members.len()).filter(move |&reader| reader != owner)
     }
 

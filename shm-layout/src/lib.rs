@@ -72,7 +72,6 @@ pub mod number;
 pub mod publish;
 pub mod random;
 pub mod raw;
-pub mod search;
 pub mod size;
 pub mod stream;
 pub mod sync;

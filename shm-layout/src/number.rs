@@ -75,13 +75,6 @@ macro_rules! numbers {
             }
         }
 
-        impl From<$name> for usize {
-            #[inline]
-            fn from(number: $name) -> Self {
-                number.index()
-            }
-        }
-
         impl TryFrom<u64> for $name {
             type Error = TryFromIntError;
 

@@ -4,8 +4,7 @@
 //! relaxed loads of at most 8 bytes. So a reader's load is relaxed and a fence follows
 //! ([`Word::read`]). The writer's stores are `Release`.
 
-use crate::number::{CellNo, ClientNo, CursorNo, EntryNo, ListLine, SlotNo, StreamLine};
-use crate::search::Search;
+use crate::number::{CellNo, ClientNo, CursorNo, ListLine, SlotNo, StreamLine};
 use crate::sync::{AtomicU64, Ordering, fence};
 use core::fmt;
 
@@ -465,56 +464,6 @@ impl TableWord {
     #[inline]
     pub const fn half(self) -> usize {
         (self.first() != 0) as usize
-    }
-}
-
-/// A place of the directory's table of names. Fields, highest first: high bits of the name's hash (36 bits), its
-/// entry (28). 0: free.
-///
-/// The bits of the hash determine the order of a [`Search`], so the daemon can build a table from the previous one
-/// alone.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct PlaceWord(pub u64);
-
-/// Number of entries that places can refer to. Number 0 is not used.
-pub const ENTRIES_MAX: u32 = 1 << 28;
-
-impl PlaceWord {
-    /// A place that no name uses. A search ends here.
-    pub const FREE: Self = Self(0);
-    /// A place whose name was removed (a tombstone). A search continues past it.
-    pub const PASSED: Self = Self(1 << 28);
-
-    /// Returns the place of a name with this hash in `entry`. `entry` is not 0.
-    pub const fn new(hash: u64, entry: EntryNo) -> Self {
-        Self(hash & !0xFFF_FFFF | (entry.get() & 0xFFF_FFFF) as u64)
-    }
-
-    /// Returns true if a search ends here.
-    pub const fn is_free(self) -> bool {
-        self.0 == 0
-    }
-
-    /// Returns the entry to which the place refers, or 0 for none.
-    pub const fn entry(self) -> EntryNo {
-        EntryNo::low(self.0)
-    }
-
-    /// Returns true if a name with this hash may be at this place.
-    #[inline]
-    pub const fn may_be(self, hash: u64) -> bool {
-        (self.0 ^ hash) >> 28 == 0 && self.entry().get() != 0
-    }
-
-    /// Returns the buckets of a search for this name in a table of 2^`log2` places with this seed.
-    pub fn search(self, seed: u64, log2: u8) -> Search {
-        Search::new(self.0, seed, log2)
-    }
-}
-
-impl fmt::Debug for PlaceWord {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "hash {:09x} entry {}", self.0 >> 28, self.entry())
     }
 }
 

@@ -4,8 +4,9 @@
 use std::fmt::Write;
 use std::path::Path;
 use tensorlend_layout::describe::Structure;
+use tensorlend_layout::directory::PlaceWord;
 use tensorlend_layout::versions::LAYOUT_OLDEST;
-use tensorlend_layout::word::{Absorbed, Cell, LeaseWord, Member, OwnerWord, PlaceWord, RangeWord, TableWord};
+use tensorlend_layout::word::{Absorbed, Cell, LeaseWord, Member, OwnerWord, RangeWord, TableWord};
 use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION, STRUCTURES};
 
 /// The processes that may touch a structure: its name, the sheet it lies in, its one writer, its readers.

@@ -106,7 +106,7 @@ impl Hand {
     pub fn join_announcer(socket: &Path, namespace: Option<&str>) -> io::Result<Self> {
         let hand = Self::join(socket, namespace)?;
         let number = hand.welcome.client;
-        let absorbed = &hand.directory.members[usize::from(number)].absorbed;
+        let absorbed = &hand.directory.members[number.index()].absorbed;
         for asked in 0u32.. {
             if Absorbed(absorbed.read()).state() == MemberState::Open {
                 break;

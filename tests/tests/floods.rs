@@ -77,7 +77,7 @@ fn a_flood_of_announcements() {
     let daemon = Daemon::start("");
     let mut agent = daemon.agent();
     let flood = Hand::join_announcer(&daemon.socket(), None).unwrap();
-    let member = &flood.directory.members[usize::from(flood.welcome.client)];
+    let member = &flood.directory.members[flood.welcome.client.index()];
     let mut state = 1u64;
     let (mut sent, mut round) = (0, 0);
     while sent < all {

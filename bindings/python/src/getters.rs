@@ -213,19 +213,11 @@ pub fn unnamed() -> PyErr {
     )
 }
 
-/// Adds the methods of leases to a class with the fields `view`, `origin` and `exposed`, and the method `name`. `$mode` is the
+/// Adds the methods of leases to a class with the field `origin`, and the methods `name` and `view`. `$mode` is the
 /// lease's mode in Python.
 macro_rules! lease_methods {
-    ($class:ident, $view:ty, |$lease:ident| $mode:expr) => {
+    ($class:ident, |$lease:ident| $mode:expr) => {
         impl $class {
-            /// Returns the lease's view, or the exception for a released lease.
-            pub fn view(&self) -> PyResult<Arc<$view>> {
-                let released = || $crate::errors::closed("the lease was released: get the tensor again");
-                let view = lock(&self.view).clone().ok_or_else(released).or_raise()?;
-                view.check()?;
-                Ok(view)
-            }
-
             /// Returns the version of the leased value.
             pub fn seen(&self) -> PyResult<tensorlend::Version> {
                 Ok(self.view()?.held().map_or(tensorlend::Version::NONE, |(version, _)| version))

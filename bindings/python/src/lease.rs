@@ -7,7 +7,7 @@ use crate::errors::{ResultExt, argument};
 use crate::getters::{lease_methods, tensor_getters};
 use crate::options::Options;
 use crate::target::Target;
-use crate::view::View;
+use crate::view::{View, released};
 use crate::{export, torch};
 use dlpark::Managed;
 use dlpark::ffi::{DLDevice, DLManagedTensorVersioned};
@@ -103,6 +103,13 @@ impl Lease {
         Self { view: Mutex::new(Some(view)), exposed: AtomicBool::new(false), origin }
     }
 
+    /// Returns the lease's view, or the exception for a released lease.
+    pub fn view(&self) -> PyResult<Arc<View>> {
+        let view = lock(&self.view).clone().ok_or_else(released).or_raise()?;
+        view.check()?;
+        Ok(view)
+    }
+
     /// Creates the object for a leased tensor.
     pub fn of(py: Python<'_>, lease: tensorlend::Lease, mode: Mode, client: &Client, origin: Origin) -> PyResult<Self> {
         let value = Value::Tensor(lease);
@@ -116,7 +123,7 @@ impl Lease {
 
 tensor_getters!(Lease, export);
 
-lease_methods!(Lease, View, |lease| lease.mode()?);
+lease_methods!(Lease, |lease| lease.mode()?);
 
 context_manager!(Lease, |lease, _py| lease.release());
 

@@ -122,6 +122,12 @@ pub fn gone() -> Error {
     closed("the draft was published or dropped already: create another one")
 }
 
+/// Returns the error for a lease that was released.
+#[cold]
+pub fn released() -> Error {
+    closed("the lease was released: get the tensor again")
+}
+
 /// Returns the tensor with number `at` of a value, which must be in host memory.
 pub fn host_tensor(value: &Value, at: usize) -> &Tensor {
     match value {

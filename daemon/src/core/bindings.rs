@@ -15,7 +15,7 @@ use super::effect::Effect;
 use super::env::Env;
 use super::event::Unmade;
 use super::members::Members;
-use super::names::{Full, Names, live_owner_word};
+use super::names::{Full, Names};
 use super::parts::Parts;
 use claims::Claims;
 use lifetime::Lifetimes;
@@ -94,7 +94,7 @@ impl Bindings {
         }
         self.lifetimes.check(directory);
         self.lists.check(directory);
-        let is_live = |item: QueueItem| live_owner_word(directory, &item_key(item.list, item.number)).is_some();
+        let is_live = |item: QueueItem| directory.find_live(&item_key(item.list, item.number)).is_some();
         self.claims.check(is_live, |id| self.lists.has_id(id));
         self.lists.check_items(directory, |item| self.claims.knows(item));
     }

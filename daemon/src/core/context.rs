@@ -5,7 +5,7 @@ use super::env::Env;
 use super::event::MemId;
 use super::ledger::Ledger;
 use super::names::Full;
-use tensorlend_layout::directory::{Directory, MemberEntry};
+use tensorlend_layout::directory::{Directory, FoundName, MemberEntry};
 use tensorlend_layout::name::KeyKind;
 use tensorlend_layout::number::{ClientNo, EntryNo};
 use tensorlend_layout::size;
@@ -65,7 +65,17 @@ impl DirectoryWriter {
 
     /// Returns a member's entry in the directory.
     pub fn entry(&self, number: ClientNo) -> &MemberEntry {
-        &self.members[usize::from(number)]
+        &self.members[number.index()]
+    }
+
+    /// Returns the entry of a key in any state.
+    pub fn find_key(&self, key: &[u8]) -> Option<FoundName> {
+        self.find(self.hash(key), key).expect("only the daemon replaces tables, and not during a look-up")
+    }
+
+    /// Returns the entry of a live key.
+    pub fn find_live(&self, key: &[u8]) -> Option<FoundName> {
+        self.find_key(key).filter(|found| found.owner_word.is_live())
     }
 
     /// Returns the lifetime of the name in an entry.

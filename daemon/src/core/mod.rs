@@ -52,7 +52,6 @@ mod shown;
 mod spills;
 mod stat;
 mod stream;
-mod tables;
 #[cfg(test)]
 mod tests;
 mod values;

@@ -15,12 +15,11 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher};
 use table::Table;
 use tensorlend_layout::catalogue::RING;
-use tensorlend_layout::directory::{Directory, ENTRY_NAME_WORDS, FIRST_TABLE_LOG2, FoundName, LongName};
+use tensorlend_layout::directory::{Directory, ENTRY_NAME_WORDS, FIRST_TABLE_LOG2, LongName, PlaceWord, SEARCH_MAX};
 use tensorlend_layout::name::KeyKind;
 use tensorlend_layout::number::EntryNo;
-use tensorlend_layout::search::SEARCH_MAX;
 use tensorlend_layout::size;
-use tensorlend_layout::word::{OwnerKind, OwnerWord, PlaceWord, TableWord, Word, low8, low32};
+use tensorlend_layout::word::{OwnerKind, OwnerWord, TableWord, Word, low8, low32};
 
 /// The reason why a key got no entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,16 +114,6 @@ fn seed(secret: u64, table: TableWord) -> u64 {
 
 fn owner_word_of(d: &Directory, entry: EntryNo) -> OwnerWord {
     OwnerWord(d.names[entry.index()].owner_word.peek())
-}
-
-/// Returns the entry of a key in any state.
-pub fn find(d: &Directory, key: &[u8]) -> Option<FoundName> {
-    d.find(d.hash(key), key).expect("only the daemon replaces tables, and not during a look-up")
-}
-
-/// Returns the entry of a live key.
-pub fn live_owner_word(d: &Directory, key: &[u8]) -> Option<FoundName> {
-    find(d, key).filter(|found| found.owner_word.is_live())
 }
 
 impl Names {
@@ -332,13 +321,13 @@ impl Names {
         search_max: u64,
         is_own: impl Fn(OwnerWord) -> bool,
     ) -> Result<EntryNo, Full> {
-        if let Some(found) = find(d, key) {
+        let hash = d.hash(key);
+        if let Some(found) = d.find(hash, key).expect("only the daemon replaces tables") {
             return Ok(found.entry);
         }
         if self.live >= self.max {
             return Err(Full::Names);
         }
-        let hash = d.hash(key);
         // Counting further places would not change the decision.
         let passed = d.passed_by(hash).take(size::index(search_max) + 1).count() as u64;
         if passed > search_max {

@@ -8,13 +8,12 @@ use super::effect::{Lending, SheetPlan};
 use super::env::Env;
 use super::event::{ConnId, MemId};
 use super::label::Label;
+use super::ledger::Table;
 use super::length;
 use super::members::Members;
-use super::names::live_owner_word;
 use super::orders::{Making, Order, Part};
 use super::outcome::{Lent, Outcome, RequestResult, RingRequest, Task, Wait, Work};
 use super::parts::Parts;
-use super::tables::Table;
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::offset_of;
 use tensorlend_layout::directory::FoundName;
@@ -154,7 +153,7 @@ impl Streams {
             );
             assert!(stream.id <= self.ids, "ids are counted up");
             stream.check_subscribers(stream_entry, members);
-            let owner_word = live_owner_word(&context.directory, &stream_key(name)).map(|found| found.owner_word);
+            let owner_word = context.directory.find_live(&stream_key(name)).map(|found| found.owner_word);
             let found = owner_word.map(|word| (word.owner(), word.stream()));
             assert_eq!(found, Some((stream.producer, *line)), "the name of stream {name:?} leads to it");
             let idle = stream.idle_since_ns.map(|since| (since, stream.id, *line));
@@ -380,7 +379,7 @@ impl Streams {
     ) -> Result<(Option<StreamLine>, EntryNo), Refusal> {
         let known = self.line_for(parts, bindings, producer, name)?;
         let key = stream_key(name);
-        if super::names::find(&parts.context.directory, &key).is_none() {
+        if parts.context.directory.find_key(&key).is_none() {
             bindings.check_room(parts.context, parts.members, 1)?;
         }
         let entry = bindings.place(parts.context, parts.members, parts.members.uid_of(producer), &key)?;
@@ -408,6 +407,30 @@ impl Streams {
         }
     }
 
+    /// Returns true if a stream has a producer that has not closed it, and that is connected or may
+    /// reconnect.
+    fn is_produced(members: &Members, stream: &Stream) -> bool {
+        !stream.is_closed() && members.get(stream.producer).is_some_and(Client::is_live)
+    }
+
+    /// Updates the idle time of a stream that may have become idle, or is used again.
+    fn update_idle_time(&mut self, env: &Env, members: &Members, line: StreamLine) {
+        let Some(stream) = self.table.get(&line) else { return };
+        let idle = stream.subscribers.is_empty() && !Self::is_produced(members, stream);
+        let stream = self.table.get_mut(&line).expect("seen above");
+        match (stream.idle_since_ns, idle) {
+            (None, true) => {
+                stream.idle_since_ns = Some(env.clock.now_ns());
+                self.idle.insert((env.clock.now_ns(), stream.id, line));
+            }
+            (Some(since), false) => {
+                stream.idle_since_ns = None;
+                self.idle.remove(&(since, stream.id, line));
+            }
+            _ => {}
+        }
+    }
+
     /// Handles a request to subscribe. `pollable` requests a wake pair.
     pub fn subscribe(&mut self, parts: &mut Parts<'_>, name: &str, cursor: CursorId, pollable: bool) -> RequestResult {
         let result = self.list_subscriber(parts, name, cursor, pollable);
@@ -425,12 +448,12 @@ impl Streams {
         pollable: bool,
     ) -> RequestResult {
         name::check(name)?;
-        if usize::from(cursor) >= CURSORS {
+        if cursor.index() >= CURSORS {
             return Err(Refusal::Bad(format!("subscription {cursor} is impossible: a client has at most {CURSORS}")));
         }
         let missing = || Refusal::NotFound(format!("stream {name:?}"));
         let line = *self.by_name.get(name).ok_or_else(missing)?;
-        let found = live_owner_word(&parts.context.directory, &stream_key(name)).ok_or_else(missing)?;
+        let found = parts.context.directory.find_live(&stream_key(name)).ok_or_else(missing)?;
         let uid = parts.members[number].uid;
         let stream_entry = &parts.context.directory.streams[line.index()];
         let stream = self.table.get_mut(&line).expect("a name leads to a stream");
@@ -535,7 +558,7 @@ impl Streams {
     fn stream_remove(&mut self, parts: &mut Parts<'_>, bindings: &mut Bindings, line: StreamLine) {
         // The name ends first. A daemon that stops here leaves an entry without a name, and the
         // next daemon clears that entry.
-        if let Some(found) = live_owner_word(&parts.context.directory, &stream_key(&self.table[&line].name)) {
+        if let Some(found) = parts.context.directory.find_live(&stream_key(&self.table[&line].name)) {
             bindings.set_tombstone(parts.context, found.entry);
         }
         tensorlend_layout::crash_point!("daemon: stream buried");

@@ -5,7 +5,6 @@
 //! the slots in `recent`. A slot in a thread's magazine ([`crate::alloc::magazines`]) counts as in use here.
 
 use crate::alloc::homes::{Arrival, Home, Homes};
-pub use crate::alloc::placement::extent_bytes;
 use crate::alloc::placement::{Placement, Space};
 use crate::alloc::recent::Recent;
 use crate::instruments::AllocationInstruments;
@@ -17,9 +16,11 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use tensorlend_layout::catalogue::SlotRecord;
+use tensorlend_layout::leases;
 use tensorlend_layout::number::SlotNo;
 use tensorlend_layout::raw::Records;
-use tensorlend_layout::word::{Cell, SLOT_NONE};
+use tensorlend_layout::tensor::{ALIGN, PAGE};
+use tensorlend_layout::word::{Cell, SLOT_NONE, next_generation};
 use tensorlend_os::map::Segment;
 
 #[cfg(feature = "cuda")]
@@ -27,9 +28,17 @@ pub mod arenas;
 mod check;
 mod released;
 mod retired;
-mod take;
+mod returned;
 pub use released::Wanted;
 use retired::Retired;
+
+/// Returns the length and alignment of an extent for `bytes` bytes. Both are multiples of a cache line. From one page
+/// up, of a page.
+#[inline]
+pub fn extent_bytes(bytes: u64) -> Option<(u64, u64)> {
+    let align = if bytes >= PAGE { PAGE } else { ALIGN };
+    Some((bytes.max(1).checked_next_multiple_of(align)?, align))
+}
 
 /// A slot that a draft holds.
 pub struct Taken {
@@ -267,6 +276,45 @@ impl Heap {
         let at = self.at(slot);
         let own = &mut self.segments[at];
         &mut own.slots[(slot - own.base) as usize]
+    }
+
+    /// Takes a slot of `bytes` bytes from the present segments. After `None`, reclaim memory or request a segment.
+    // Inlined, as is `hand_out`, because a caller that gets the slot through memory waits for the processor's store buffer.
+    #[inline(always)]
+    pub fn take(&mut self, bytes: u64) -> Option<Taken> {
+        let (length, align) = extent_bytes(bytes)?;
+        if let Some(slot) = self.recent.take(length) {
+            return Some(self.hand_out(slot, bytes, length));
+        }
+        self.take_fresh(bytes, length, align)
+    }
+
+    #[cold]
+    fn take_fresh(&mut self, bytes: u64, length: u64, align: u64) -> Option<Taken> {
+        let at = self.placement.choose(spaces(&self.segments, HOST), length, align)?;
+        let own = &mut self.segments[at];
+        let (number, offset) = own.space.take(length, align)?;
+        let slot = &mut own.slots[number as usize];
+        (slot.offset, slot.capacity) = (offset, length);
+        let slot = own.base + number;
+        Some(self.hand_out(slot, bytes, length))
+    }
+
+    #[inline(always)]
+    fn hand_out(&mut self, slot: SlotNo, bytes: u64, length: u64) -> Taken {
+        self.used_bytes += length;
+        // This thread fills the slot. Another thread may have scanned for leases and freed the slot under the heap's lock.
+        leases::reuse_fence();
+        let at = self.at(slot);
+        let own = &mut self.segments[at];
+        let place = (slot - own.base) as usize;
+        let state = &mut own.slots[place];
+        state.generation = next_generation(state.generation);
+        (state.next, state.holders) = (SLOT_NONE, 1);
+        let Memory::Host(map) = &own.memory else { unreachable!("handed out where it is not") };
+        let bytes = Bytes::new(map, state.offset, bytes).expect("an extent lies in its segment");
+        let record = OwnRecord::new(&own.records[place]);
+        Taken { value: Cell::new(state.generation, slot), offset: state.offset, bytes, record }
     }
 
     /// Chains `next` behind `slot`, so that both are freed together.
@@ -522,44 +570,6 @@ impl Heap {
         self.segments.iter().filter(|own| own.place == place && own.space.is_unused()).map(|own| own.base).collect()
     }
 
-    /// Removes a segment before the client returns it to the daemon. Returns `None` if the segment is in use again.
-    pub fn remove(&mut self, base: SlotNo) -> Option<Returned> {
-        let at = self.segments.binary_search_by_key(&base, |own| own.base).ok()?;
-        if !self.segments[at].space.is_unused() {
-            return None;
-        }
-        let own = self.segments.remove(at);
-        *self.segment_bytes_of(own.place) -= own.memory.bytes();
-        self.placement.anywhere = false;
-        let newest = own.slots.iter().map(|s| s.generation).max().unwrap_or(0);
-        self.generation_floor = self.generation_floor.max(newest);
-        self.check_sometimes();
-        Some(Returned(own))
-    }
-
-    /// Adds a segment again, because the daemon refused its return.
-    pub fn put_back(&mut self, Returned(mut own): Returned) {
-        // If the segment is still mapped, it serves drafts again: a concurrent release for spill did not find it here.
-        if matches!(own.memory, Memory::Host(_)) {
-            own.place = HOST;
-        }
-        self.insert(own);
-    }
-
-    /// Returns the first slots of all segments, and the first slots of the segments released for spill. The first value is
-    /// `None` if there are more segments than a reconnecting client may list.
-    pub fn bases(&self) -> (Option<Vec<SlotNo>>, Vec<SlotNo>) {
-        if self.are_too_many() {
-            return (None, Vec::new());
-        }
-        (Some(self.segments.iter().map(|own| own.base).collect()), self.released_bases().collect())
-    }
-
-    /// Returns whether there are more segments than a reconnecting client may list.
-    fn are_too_many(&self) -> bool {
-        self.segments.len() > 4096
-    }
-
     /// Returns two numbers of bytes in host memory: of the slots in use, and of the segments. Both include the segments
     /// released for spill.
     pub fn figures(&self) -> (u64, u64) {
@@ -571,6 +581,3 @@ impl Heap {
 fn spaces(segments: &[OwnSegment], place: ArenaId) -> impl Iterator<Item = (usize, &Space)> + Clone {
     segments.iter().enumerate().filter(move |(_, own)| own.place == place).map(|(at, own)| (at, &own.space))
 }
-
-/// A removed segment on its way to the daemon.
-pub struct Returned(OwnSegment);

@@ -18,7 +18,7 @@ use crate::error::Result;
 use crate::instruments::{self, AllocationInstruments};
 use crate::link::Link;
 use crate::peers::PeerTable;
-use heap::Heap;
+use heap::{Heap, Taken};
 use homes::{Arrival, Home};
 use magazines::Magazines;
 use reclaim::Reclaiming;
@@ -83,6 +83,60 @@ impl Allocator {
         }
     }
 
+    /// Takes a slot of `bytes` bytes: from freed memory, from memory that can be reclaimed, or from a new segment.
+    #[inline]
+    pub fn take(&self, outside: &impl Outside, bytes: u64) -> Result<Box<Taken>> {
+        // The slow paths are a separate function, so that the compiler can inline this fast path into the caller.
+        match self.take_kept(bytes) {
+            Some(taken) => Ok(taken),
+            None if self.instruments.are_off() => self.take_unwatched(outside, bytes),
+            None => self.take_watched(outside, bytes),
+        }
+    }
+
+    /// Takes a slot of this length that a dropped draft left in this thread's magazine, if no instrument is on.
+    #[inline]
+    fn take_kept(&self, bytes: u64) -> Option<Box<Taken>> {
+        if self.instruments.are_off() && !self.is_forked() { self.magazines.take(bytes) } else { None }
+    }
+
+    /// Retires a value like [`Allocator::retire`]. Then takes a slot of `bytes` bytes, if this client has a free one and no
+    /// instrument is on. `spent` is the box of a slot that was handed over, for the new slot.
+    #[inline]
+    pub fn exchange(&self, retired: Option<Cell>, mut spent: Box<Taken>, bytes: u64) -> Option<Box<Taken>> {
+        let mut heap = lock(&self.heap);
+        if retired.is_some_and(|value| heap.retire(value)) {
+            drop(heap);
+            self.reclaim(false);
+            heap = lock(&self.heap);
+        }
+        if !self.instruments.are_off() {
+            return None;
+        }
+        *spent = heap.take(bytes)?;
+        Some(spent)
+    }
+
+    /// Takes a slot like [`Allocator::take`], without informing the instruments.
+    pub fn take_unwatched(&self, outside: &impl Outside, bytes: u64) -> Result<Box<Taken>> {
+        self.check()?;
+        tensorlend_layout::crash_point!("draft: memory looked for");
+        if let Some(taken) = lock(&self.heap).take(bytes) {
+            return Ok(Box::new(taken));
+        }
+        self.take_slowly(outside, bytes).inspect_err(|error| self.gave_up(error))
+    }
+
+    /// Removes a cell or ring entry as a holder of this value. A value without holders is freed when no lease covers
+    /// it any more.
+    #[inline]
+    pub fn retire(&self, value: Cell) {
+        let due = lock(&self.heap).retire(value);
+        if due {
+            self.reclaim(false);
+        }
+    }
+
     /// Chains `next` behind `slot`, so that both are freed together.
     #[inline]
     pub fn chain(&self, slot: SlotNo, next: SlotNo) {
@@ -106,6 +160,34 @@ impl Allocator {
     pub fn take_back(&self, value: Cell) {
         if lock(&self.heap).let_go(value) {
             self.drop_slot(value.slot());
+        }
+    }
+
+    /// Drops a slot that was never published.
+    #[inline]
+    pub fn drop_slot(&self, slot: SlotNo) {
+        let unused = lock(&self.heap).drop_slot(slot);
+        if let Some(base) = unused.segment() {
+            self.return_idle(vec![base]);
+        }
+    }
+
+    /// Drops a draft's slot, which was never published. The next draft on this thread may reuse the slot unchanged.
+    #[inline]
+    pub fn drop_taken(&self, taken: Box<Taken>) {
+        if !self.instruments.are_off() || self.has_pins() {
+            return self.drop_slot(taken.slot());
+        }
+        if let Some(taken) = self.magazines.keep(taken) {
+            self.drop_unkept(taken.slot());
+        }
+    }
+
+    /// Drops a slot that the instruments did not count.
+    pub fn drop_unkept(&self, slot: SlotNo) {
+        let unused = lock(&self.heap).release_dropped(slot);
+        if let Some(base) = unused.segment() {
+            self.return_idle(vec![base]);
         }
     }
 

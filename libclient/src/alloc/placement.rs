@@ -31,14 +31,6 @@ const SLOTS_LOG2: (u8, u8, u8) = (9, 12, 18);
 /// The client keeps unused segments while at most this many bytes are free, or at most as many as are in use.
 const IDLE_BYTES_MIN: u64 = 256 << 20;
 
-/// Returns the length and alignment of an extent for `bytes` bytes. Both are multiples of a cache line. From one page
-/// up, of a page.
-#[inline]
-pub fn extent_bytes(bytes: u64) -> Option<(u64, u64)> {
-    let align = if bytes >= PAGE { PAGE } else { ALIGN };
-    Some((bytes.max(1).checked_next_multiple_of(align)?, align))
-}
-
 /// One segment's free extents and slot numbers.
 pub struct Space {
     bytes: u64,
@@ -222,6 +214,7 @@ impl Placement {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::alloc::heap::extent_bytes;
     use tensorlend_layout::random::splitmix64;
 
     const MIB: u64 = 1 << 20;

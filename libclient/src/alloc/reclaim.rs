@@ -108,16 +108,6 @@ impl Reclaiming {
 }
 
 impl Allocator {
-    /// Removes a cell or ring entry as a holder of this value. A value without holders is freed when no lease covers
-    /// it any more.
-    #[inline]
-    pub fn retire(&self, value: Cell) {
-        let due = lock(&self.heap).retire(value);
-        if due {
-            self.reclaim(false);
-        }
-    }
-
     /// Frees retired slots that no lease covers. If another thread is reclaiming, waits for that thread if `wait` is true;
     /// otherwise returns at once.
     pub fn reclaim(&self, wait: bool) {

@@ -3,10 +3,13 @@
 use crate::client::{Client, ClientBuilder};
 use crate::error::Result;
 use crate::instruments::{Callback, Outstanding, Pressure, Relief, Statistics};
-use crate::lease::fetch::leased_bytes;
+use crate::lease::take::fetch_segment;
 use crate::session::Session;
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
+use tensorlend_layout::number::{ClientNo, SlotNo};
+use tensorlend_layout::tensor::SlotInfo;
 
 /// Instruments that are on from the first allocation.
 impl ClientBuilder {
@@ -327,4 +330,46 @@ impl Drop for StatisticsScope {
         }
         self.session.instruments().close_scope(self.id);
     }
+}
+
+/// Returns the number of bytes of the slots in this namespace on which some live member holds a lease.
+fn leased_bytes(session: &Session) -> Result<u64> {
+    let mut slots = HashSet::new();
+    for owner in session.directory.present().collect::<Vec<_>>() {
+        session.peers().with_leases(owner, |table| {
+            table.scan(|lease| {
+                if !lease.is_of_segment() {
+                    slots.insert((lease.owner(), lease.slot()));
+                }
+            });
+        })?;
+    }
+    let mut bytes = 0;
+    for (owner, slot) in slots {
+        bytes += slot_bytes(session, owner, slot)?;
+    }
+    Ok(bytes)
+}
+
+/// Returns the length of a slot as its owner claims it. Returns 0 if the slot does not exist any more.
+fn slot_bytes(session: &Session, owner: ClientNo, slot: SlotNo) -> Result<u64> {
+    for _ in 0..2 {
+        let Some(member) = session.directory.members.get(owner.index()) else { return Ok(0) };
+        {
+            let guard = session.shards.epoch_guard();
+            if let Some(segment) = session
+                .peers()
+                .get(&guard, owner)
+                .filter(|p| p.is_of_epoch(member.member.read()))
+                .and_then(|p| p.segment(slot, member.geometry.read(), &session.directory))
+            {
+                let words = segment.records[(slot - segment.base) as usize].copy();
+                return Ok(SlotInfo::unpack(&words).map_or(0, |i| i.data_bytes.min(segment.bytes())));
+            }
+        }
+        if !fetch_segment(session, owner, slot)? {
+            return Ok(0);
+        }
+    }
+    Ok(0)
 }

@@ -8,7 +8,7 @@ use crate::lease::dataset::Dataset;
 use crate::lease::lease::Lease;
 use crate::lease::member::Member;
 use crate::lease::value::Value;
-use crate::peers::sheets::PeerSegment;
+use crate::peers::PeerSegment;
 use crate::segment::pinned::range_of;
 use crate::session::Session;
 use crate::tensor::Tensor;

@@ -13,6 +13,7 @@ use crate::lease::value::Value;
 use crate::names::lifetime::Lifetime;
 use crate::names::version::Version;
 use crate::segment::copy::into_shared;
+use crate::tensor::dims::as_u64;
 use crate::tensor::draft::Draft;
 use crate::tensor::element::AsTensor;
 use crate::tensor::shape::IntoShape;
@@ -137,7 +138,7 @@ impl Client {
     #[inline]
     pub(crate) fn filled(&self, name: &str, array: &(impl AsTensor + ?Sized)) -> Result<Draft> {
         array.check()?;
-        let mut draft = self.create(array.dtype(), &array.shape())?;
+        let mut draft = Draft::row_major(self.session(), array.dtype(), as_u64(&array.shape()))?;
         match array.bytes() {
             Some(bytes) if bytes.len() == draft.bytes_mut().len() => into_shared(draft.bytes_mut(), bytes),
             Some(bytes) => {
@@ -185,7 +186,12 @@ impl Client {
     /// * [`Error::Damaged`] if a faulty client published the value.
     /// * [`Error::Remote`] and [`Error::Timeout`], only for a name of another machine.
     pub fn get(&self, name: &str) -> Result<Lease> {
-        assemble::lease(self.session(), self.lease_of(name)?, name)
+        match self.lease_of(name)? {
+            Leased::Tensor(lease) => Ok(lease),
+            Leased::Other(parts) => {
+                assemble::tensor_of(assemble::of_parts(self.session(), *parts, name)?, name, "get_dataset")
+            }
+        }
     }
 
     /// Leases the dataset that the name holds now. One lease covers all of its tensors, which belong to one
@@ -227,7 +233,10 @@ impl Client {
     /// # Errors
     /// The errors of [`Client::get`], except [`Error::Kind`].
     pub fn get_value(&self, name: &str) -> Result<Value> {
-        assemble::value(self.session(), self.lease_of(name)?, name)
+        match self.lease_of(name)? {
+            Leased::Tensor(lease) => Ok(Value::Tensor(lease)),
+            Leased::Other(parts) => assemble::of_parts(self.session(), *parts, name),
+        }
     }
 
     /// Leases the values that the names hold now, one result for each name, in the order of the names.

@@ -50,7 +50,7 @@ impl Load {
         let cursor = session.streams().take_cursor();
         let load = Self { client: client.clone(), cursor, counts: Mutex::default() };
         if let Some(cursor) = cursor {
-            let words = &session.shards.table().cursors[usize::from(cursor)];
+            let words = &session.shards.table().cursors[cursor.index()];
             // Set the words to the values that a closed subscription leaves.
             words.stream.set(0);
             words.next.set(0);
@@ -90,7 +90,7 @@ impl Load {
         let mut counts = lock(&self.counts);
         change(&mut counts);
         if let Some(cursor) = self.cursor {
-            let words = &self.client.session().shards.table().cursors[usize::from(cursor)];
+            let words = &self.client.session().shards.table().cursors[cursor.index()];
             words.next.set(counts.taken.saturating_add(counts.queued));
         }
     }
@@ -100,7 +100,7 @@ impl Drop for Load {
     fn drop(&mut self) {
         let session = self.client.session();
         if let (Some(cursor), false) = (self.cursor, session.is_forked()) {
-            session.shards.table().cursors[usize::from(cursor)].next.set(ENDED);
+            session.shards.table().cursors[cursor.index()].next.set(ENDED);
             session.streams().give_cursor(cursor);
         }
     }
@@ -115,7 +115,7 @@ impl Gauge {
     pub fn parse(presence: &[u32]) -> Self {
         let &[_pid, number, cursor, ..] = presence else { return Self(None) };
         let place = ClientNo::try_from(u64::from(number)).ok().zip(CursorNo::try_from(u64::from(cursor)).ok());
-        Self(place.filter(|(_, cursor)| usize::from(*cursor) < CURSORS))
+        Self(place.filter(|(_, cursor)| cursor.index() < CURSORS))
     }
 
     /// Reads the load. Returns `None` if the server has no load word.
@@ -123,7 +123,7 @@ impl Gauge {
     /// Makes no system call if the table is mapped. For callers that send requests to that server, it is.
     pub fn read(self, session: &Arc<Session>) -> Option<u64> {
         let (number, cursor) = self.0?;
-        let read = session.peers().with_leases(number, |table| table.cursors[usize::from(cursor)].next.read());
+        let read = session.peers().with_leases(number, |table| table.cursors[cursor.index()].next.read());
         read.ok().flatten().filter(|&load| load != ENDED)
     }
 }

@@ -8,11 +8,9 @@ use crate::lease::dataset::Dataset;
 #[cfg(feature = "cuda")]
 use crate::lease::device::lease::DeviceLease;
 use crate::lease::device::member::DeviceMember;
-use crate::lease::fetch::fetch_segment_of_value;
 use crate::lease::group::{Group, More, NotPlain, copy_group, index_in};
-use crate::lease::lease::Lease;
-use crate::lease::raw::Held;
-use crate::lease::take::{Leased, Parts};
+use crate::lease::lease::{Held, Lease};
+use crate::lease::take::{Leased, Parts, fetch_segment_of_value};
 use crate::lease::value::Value;
 #[cfg(feature = "cuda")]
 use crate::lease::value::is_on_device;
@@ -28,14 +26,8 @@ use tensorlend_layout::tensor::{BadTensor, SlotInfo, SlotKind};
 pub fn value(session: &Session, leased: Leased, name: &str) -> Result<Value> {
     match leased {
         Leased::Tensor(lease) => Ok(Value::Tensor(lease)),
-        Leased::Other(parts) => assemble(session, *parts, name),
+        Leased::Other(parts) => of_parts(session, *parts, name),
     }
-}
-
-/// Returns the leased tensor in host memory.
-#[inline]
-pub fn lease(session: &Session, leased: Leased, name: &str) -> Result<Lease> {
-    tensor_of(value(session, leased, name)?, name, "get_dataset")
 }
 
 /// Returns the lease of a value that must be a tensor in host memory. `remedy` names the method for other values.
@@ -68,7 +60,7 @@ pub fn dataset(session: &Session, leased: Leased, name: &str) -> Result<Dataset>
 
 /// Builds a value of more than one slot.
 #[cold]
-fn assemble(session: &Session, parts: Parts, name: &str) -> Result<Value> {
+pub fn of_parts(session: &Session, parts: Parts, name: &str) -> Result<Value> {
     let Parts { held, info, bytes } = parts;
     let Some(bytes) = bytes else { return on_device(session, held, &info, name) };
     match info.kind {
@@ -111,7 +103,7 @@ fn group(session: &Session, held: &Held, info: &SlotInfo, bytes: Bytes, name: &s
     loop {
         let plain = {
             let guard = session.shards.epoch_guard();
-            let geometry = session.directory.members[usize::from(held.owner)].geometry.read();
+            let geometry = session.directory.members[held.owner.index()].geometry.read();
             let peer = session.peers().get(&guard, held.owner);
             let segment_of = |slot| peer.and_then(|p| p.segment(slot, geometry, &session.directory));
             Group::plain(&words, 0..words.len(), held.segment(), segment_of)

@@ -9,17 +9,16 @@
 
 use crate::lease::dataset::Dataset;
 use crate::lease::group::{Group, copy_group};
-use crate::lease::lease::Lease;
-use crate::lease::raw::Held;
+use crate::lease::lease::{Held, Lease};
 use crate::lease::take::{self, Placed, Route, Seen, confirm, peer_of};
 use crate::lease::value::Value;
 use crate::link::epoch::EpochGuard;
 use crate::link::shards::LeaseEntry;
-use crate::peers::sheets::{Peer, PeerSegment};
+use crate::peers::{Peer, PeerSegment};
 use crate::segment::bytes::Bytes;
 use crate::session::Session;
 use crate::tensor::Tensor;
-use crate::tensor::layout_of::fetch_index;
+use crate::tensor::index::fetch_index;
 use std::hint::black_box;
 use std::ops::Range;
 use std::sync::Arc;

@@ -5,7 +5,7 @@ use crate::lease::take::{At, Attempt, Leased, Leasing, Miss, Route, lease};
 use crate::link::epoch::EpochGuard;
 use crate::names::announce::Announced;
 use crate::names::version::Version;
-use crate::peers::sheets::Peer;
+use crate::peers::Peer;
 use crate::session::Session;
 use tensorlend_layout::catalogue::cell_place;
 use tensorlend_layout::directory::FoundName;
@@ -41,7 +41,7 @@ pub fn lease_key(session: &Session, key: &[u8], name: &str) -> Result<Option<Lea
 
 /// Returns the route to an announced name, which leads through the `absorbed` word of the announcing client.
 fn route_of<'s>(session: &'s Session, announced: &Announced) -> Route<'s> {
-    let word = &session.directory.members[usize::from(announced.owner)].absorbed;
+    let word = &session.directory.members[announced.owner.index()].absorbed;
     Route { word, seen: announced.absorbed.0, owner_word: announced.owner_word(), member: announced.member }
 }
 
@@ -100,7 +100,7 @@ impl<'s> CellRoute<'s> {
     /// Reads the cell, if it is mapped.
     #[inline]
     pub fn read(&self, session: &'s Session, guard: &'s EpochGuard<'_>) -> Attempt<SeenCell<'s>> {
-        let Some(entry) = session.directory.members.get(usize::from(self.owner)) else {
+        let Some(entry) = session.directory.members.get(self.owner.index()) else {
             return Err(Miss::Moved);
         };
         let member = entry.member.read();
@@ -138,7 +138,7 @@ fn cell_in_directory(session: &Session, key: &[u8]) -> Option<(OwnerWord, Cell)>
         // This client never unmaps its own cells, so it reads them without a guard.
         session.names().own_cell(number)?.cell.read()
     } else {
-        let member = session.directory.members.get(usize::from(owner))?.member.read();
+        let member = session.directory.members.get(owner.index())?.member.read();
         let guard = session.shards.epoch_guard();
         let peer = session.peers().get(&guard, owner).filter(|peer| peer.is_of_epoch(member))?;
         peer.cell(number)?.read()

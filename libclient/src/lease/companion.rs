@@ -1,9 +1,9 @@
 //! Further slots that a lease covers.
 
 use crate::error::{Error, Result};
-use crate::lease::fetch::fetch_segment_of_value;
-use crate::lease::raw::Held;
-use crate::peers::sheets::PeerSegment;
+use crate::lease::lease::Held;
+use crate::lease::take::fetch_segment_of_value;
+use crate::peers::PeerSegment;
 use crate::segment::bytes::Bytes;
 use crate::session::Session;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ impl Held {
         loop {
             {
                 let guard = session.shards.epoch_guard();
-                let geometry = session.directory.members[usize::from(self.owner)].geometry.read();
+                let geometry = session.directory.members[self.owner.index()].geometry.read();
                 let peer = session.peers().get(&guard, self.owner);
                 if let Some(segment) = peer.and_then(|p| p.segment(slot, geometry, &session.directory)) {
                     let words = segment.records[(slot - segment.base) as usize].copy();

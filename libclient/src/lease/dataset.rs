@@ -5,8 +5,8 @@ use crate::lease::device::member::DeviceMember;
 #[cfg(feature = "cuda")]
 use crate::lease::device::tensor::DeviceTensor;
 use crate::lease::group::Group;
+use crate::lease::lease::Held;
 use crate::lease::member::Member;
-use crate::lease::raw::Held;
 use crate::lease::reused::{Reuse, Reused, Spares};
 use crate::names::version::Version;
 use crate::tensor::Tensor;
@@ -79,7 +79,7 @@ impl Dataset {
 
     /// Returns the segments of the dataset's tensors in host memory, other than the segment of its index.
     #[cfg(feature = "cuda")]
-    pub(crate) fn segments(&self) -> &[std::sync::Arc<crate::peers::sheets::PeerSegment>] {
+    pub(crate) fn segments(&self) -> &[std::sync::Arc<crate::peers::PeerSegment>] {
         self.whole().group.segments()
     }
 

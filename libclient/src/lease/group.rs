@@ -2,10 +2,10 @@
 
 use crate::lease::device::member::DeviceMember;
 use crate::lease::member::Member;
-use crate::peers::sheets::PeerSegment;
+use crate::peers::PeerSegment;
 use crate::segment::bytes::Bytes;
 use crate::tensor::Tensor;
-use crate::tensor::layout_of::copy_index;
+use crate::tensor::index::copy_index;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use tensorlend_layout::dataset::Index;

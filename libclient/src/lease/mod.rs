@@ -8,7 +8,6 @@ pub mod copies;
 pub mod copy_on_write;
 pub mod dataset;
 pub mod device;
-pub mod fetch;
 pub mod group;
 pub mod items;
 #[expect(clippy::module_inception, reason = "a lease")]
@@ -16,7 +15,6 @@ pub mod lease;
 pub mod many;
 pub mod member;
 pub mod pin;
-pub mod raw;
 pub mod rename;
 mod reused;
 pub mod take;

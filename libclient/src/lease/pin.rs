@@ -49,7 +49,7 @@ impl Pin {
         let me = session.me();
         loop {
             let guard = session.shards.epoch_guard();
-            let geometry = session.directory.members[usize::from(me)].geometry.read();
+            let geometry = session.directory.members[me.index()].geometry.read();
             // No check of words is necessary: while the slot is a draft, only its owner, the caller, can free it.
             match hold(session, &guard, me, cell.lease(me), &[], geometry) {
                 Ok(entry) => {

@@ -5,14 +5,14 @@
 //! 3. [`hold`]: store the lease, execute a fence, and check again every word on which the lease depends.
 //! 4. [`contents`]: read the slot's record.
 
+use crate::alloc::heap::Wanted;
+use crate::alloc::release;
 use crate::error::{Error, Result};
-use crate::lease::fetch::fetch_segment;
-use crate::lease::lease::Lease;
-use crate::lease::raw::Held;
+use crate::lease::lease::{Held, Lease};
 use crate::link::Link;
 use crate::link::epoch::EpochGuard;
 use crate::link::shards::LeaseEntry;
-use crate::peers::sheets::{Peer, PeerSegment};
+use crate::peers::{Peer, PeerSegment};
 use crate::segment::bytes::Bytes;
 use crate::session::Session;
 use crate::tensor::Tensor;
@@ -135,7 +135,7 @@ pub struct Placed<'s> {
 /// epoch, or 0 if the caller's route shows the end of a client by another word.
 #[inline(always)]
 pub fn peer_of<'s>(session: &'s Session, guard: &'s EpochGuard<'_>, owner: ClientNo, member: u64) -> Attempt<&'s Peer> {
-    let Some(entry) = session.directory.members.get(usize::from(owner)) else { return Err(Miss::Moved) };
+    let Some(entry) = session.directory.members.get(owner.index()) else { return Err(Miss::Moved) };
     let life = entry.member.read();
     if member != 0 && member != life {
         return Err(Miss::Moved);
@@ -174,7 +174,7 @@ impl<'s> Seen<'s> {
             // owner word is unchanged.
             return Err(if route.word.peek() == route.seen { Miss::Absent } else { Miss::Moved });
         }
-        let geometry = session.directory.members[usize::from(owner)].geometry.read();
+        let geometry = session.directory.members[owner.index()].geometry.read();
         let Some(segment) = peer.segment(cell.slot(), geometry, &session.directory) else {
             return Err(Miss::Segment(cell.slot()));
         };
@@ -257,6 +257,34 @@ fn lease_slowly(
     }
 }
 
+/// Maps the segment that holds a slot. Returns false if the daemon lends no segment for this slot, or no longer lends
+/// it.
+pub fn fetch_segment(session: &Session, owner: ClientNo, slot: SlotNo) -> Result<bool> {
+    match session.peers().fetch_segment(owner, slot) {
+        Err(e) if e.is_limit() && make_room(session, &e) => session.peers().fetch_segment(owner, slot),
+        fetched => fetched,
+    }
+}
+
+/// Maps a segment like [`fetch_segment`], for the slot of a published value. The owner acknowledged the segment
+/// before it published the value. But the daemon may read that acknowledgement, on another socket, after this
+/// client's request. So this function retries.
+pub fn fetch_segment_of_value(session: &Session, owner: ClientNo, slot: SlotNo) -> Result<bool> {
+    for _ in 0..64 {
+        if fetch_segment(session, owner, slot)? {
+            return Ok(true);
+        }
+        std::thread::yield_now();
+    }
+    Ok(false)
+}
+
+/// Releases memory after the daemon refused a request, so that the daemon can spill. Returns whether it released any.
+fn make_room(session: &Session, refused: &Error) -> bool {
+    let unmapped = session.peers().unmap_unused();
+    release::is_full(refused) && session.alloc().release_for_spill(Wanted::All) || unmapped
+}
+
 #[inline]
 fn try_lease(session: &Session, owner: ClientNo, route: Route<'_>, at: At<'_>) -> Attempt<Leased> {
     let guard = session.shards.epoch_guard();
@@ -316,7 +344,7 @@ pub fn confirm(
     let ended = !link.is_member();
     // From here on, neither the slot nor the meaning of its number changes, because the daemon withdraws no leased range.
     // If the geometry changed before the lease, the mapping may be of another segment.
-    if ended || link.directory.members[usize::from(owner)].geometry.peek() != geometry {
+    if ended || link.directory.members[owner.index()].geometry.peek() != geometry {
         link.shards.release(entry);
         return Err(if ended { Miss::Ended } else { Miss::Moved });
     }

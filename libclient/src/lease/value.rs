@@ -4,8 +4,7 @@ use crate::error::{Error, Result, ValueKind};
 use crate::lease::dataset::Dataset;
 #[cfg(feature = "cuda")]
 use crate::lease::device::lease::DeviceLease;
-use crate::lease::lease::Lease;
-use crate::lease::raw::Held;
+use crate::lease::lease::{Held, Lease};
 use crate::names::version::Version;
 
 /// A leased tensor or dataset: the value of a name, a stream's message or a list's item.

@@ -2,7 +2,6 @@
 
 pub mod epoch;
 pub mod forks;
-mod lookup;
 pub mod shards;
 
 use crate::control::Control;
@@ -10,13 +9,17 @@ use crate::error::{Error, Result};
 use crate::segment::lendings::Lendings;
 use shards::Shards;
 use std::any::Any;
+use std::hint::black_box;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use tensorlend_layout::directory::Directory;
+use tensorlend_layout::directory::{Directory, FoundName};
 use tensorlend_layout::number::{ClientNo, EntryNo};
 use tensorlend_layout::wire::Welcome;
 use tensorlend_layout::word::{Absorbed, Member, MemberState, Word};
 use tensorlend_os::fork;
+
+/// Words of the name in the first cache line of an entry.
+const FIRST_LINE_WORDS: usize = 4;
 
 /// The part of a session that the session's leases keep alive. While the `Link` exists, the daemon knows this client,
 /// and the client's leases protect their values. Leases keep the `Link` after the client has dropped the rest of the
@@ -78,14 +81,14 @@ impl Link {
     #[inline]
     pub fn is_member(&self) -> bool {
         // If the daemon was replaced, the mapped directory may no longer have a writer.
-        !self.control.is_dead() && self.directory.members[usize::from(self.me())].member.peek() == self.welcome.member
+        !self.control.is_dead() && self.directory.members[self.me().index()].member.peek() == self.welcome.member
     }
 
     /// Returns whether a member's client has not ended. After its end, the member word stays open while its leases count, for
     /// its children or its work on a device. The daemon closes the word `absorbed` of each client that ends.
     #[inline]
     pub fn is_alive(&self, number: ClientNo) -> bool {
-        let entry = &self.directory.members[usize::from(number)];
+        let entry = &self.directory.members[number.index()];
         matches!(Member(entry.member.read()).state(), MemberState::Open | MemberState::Ending)
             && Absorbed(entry.absorbed.read()).state() != MemberState::Closed
     }
@@ -111,5 +114,67 @@ impl Link {
     #[inline]
     pub fn owner_word(&self, entry: EntryNo) -> Option<&Word> {
         self.directory.names.get(entry.index()).map(|e| &e.owner_word)
+    }
+
+    /// Finds a key in the directory. Searches again if the daemon has replaced the table of names in the meantime.
+    #[inline]
+    pub fn find(&self, key: &[u8]) -> Option<FoundName> {
+        self.find_hashed(self.directory.hash(key), key)
+    }
+
+    /// Returns a name's entry, if the name has an owner.
+    #[inline]
+    pub fn find_live(&self, hash: u64, key: &[u8]) -> Option<FoundName> {
+        self.find_hashed(hash, key).filter(|found| found.owner_word.is_live())
+    }
+
+    /// Finds a key like [`Link::find`], for a caller that has computed the key's hash.
+    #[inline]
+    pub fn find_hashed(&self, hash: u64, key: &[u8]) -> Option<FoundName> {
+        loop {
+            if let Ok(found) = self.directory.find(hash, key) {
+                return found;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Loads the first lines of this many adjacent entries, for look-ups that expect their names there.
+    pub fn fetch_entries(&self, first: EntryNo, count: usize) {
+        for entry in self.directory.names.iter().skip(first.index()).take(count) {
+            black_box(entry.owner_word.peek());
+        }
+    }
+
+    /// Looks keys up like [`Link::find_live`]. Does each step for all keys before the next step, so that the processor
+    /// fetches the lines of many look-ups at once.
+    pub fn find_many(&self, keys: &[&[u8]]) -> Vec<Option<FoundName>> {
+        let directory = &self.directory;
+        let hashes: Vec<u64> = keys.iter().map(|key| directory.hash(key)).collect();
+        let places: Vec<usize> = hashes.iter().map(|&hash| directory.first_place(hash)).collect();
+        // The loops that only load are short, so that the processor executes many of their loads at once.
+        for &place in &places {
+            black_box(directory.places.get(place).map(Word::peek));
+        }
+        let entries = hashes
+            .iter()
+            .zip(&places)
+            .map(|(&hash, &place)| directory.entry_at(place, hash).unwrap_or(EntryNo::new(0)));
+        let entries: Vec<EntryNo> = entries.collect();
+        for (&entry, key) in entries.iter().zip(keys) {
+            if let Some(entry) = directory.names.get(entry.index()) {
+                let last = entry.name[FIRST_LINE_WORDS - usize::from(key.len() <= FIRST_LINE_WORDS * 8)].peek();
+                black_box((entry.owner_word.peek(), last));
+            }
+        }
+        let find = |((key, &hash), &entry): ((&&[u8], &u64), &EntryNo)| {
+            // The entry contains its key. So a wrong hint leads to no other name's value.
+            let hinted = directory.names.get(entry.index()).and_then(|it| it.probe(hash, key, &directory.long_names));
+            match hinted.filter(|owner_word| owner_word.is_live()) {
+                Some(owner_word) => Some(FoundName { entry, owner_word }),
+                None => self.find_live(hash, key),
+            }
+        };
+        keys.iter().zip(&hashes).zip(&entries).map(find).collect()
     }
 }

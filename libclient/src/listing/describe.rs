@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::lease::by_name::{CellRoute, SeenCell};
 use crate::lease::take::{Miss, hold};
 use crate::listing::{Content, Info, InfoKind, Origin, Spilled, info_of};
-use crate::peers::sheets::Peer;
+use crate::peers::Peer;
 use crate::segment::mapping::records;
 use crate::session::Session;
 use crate::tensor::Tensor;
@@ -190,7 +190,7 @@ impl<'s> Describer<'s> {
             return Ok(attempt);
         }
         let owner = found.owner;
-        let Some(entry) = session.directory.members.get(usize::from(owner)) else { return Ok(Attempt::Again) };
+        let Some(entry) = session.directory.members.get(owner.index()) else { return Ok(Attempt::Again) };
         let member = entry.member.read();
         let guard = session.shards.epoch_guard();
         let SeenCell { peer, word, cell: seen } = match found.read(session, &guard) {

@@ -6,8 +6,8 @@ use crate::error::{Error, Result};
 use crate::lease::assemble;
 use crate::lease::by_name::lease_key;
 use crate::lease::device;
+use crate::lease::lease::Held;
 use crate::lease::member;
-use crate::lease::raw::Held;
 use crate::lease::take::Leased;
 use crate::lease::value::Value;
 use crate::listing::describe::{Described, Describer};
@@ -391,7 +391,7 @@ impl Content {
 pub fn info_of(session: &Session, name: &str, origin: Origin, content: Content, device: Option<Uuid>) -> Info {
     let Origin { owner, version } = origin;
     let Content { kind, nbytes, metadata_bytes, timestamp_ns } = content;
-    let member = &session.directory.members[usize::from(owner)];
+    let member = &session.directory.members[owner.index()];
     let process = ProcessWord(member.process.read());
     let label: Vec<u8> = member.label.iter().flat_map(|w| w.peek().to_le_bytes()).collect();
     Info {

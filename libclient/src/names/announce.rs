@@ -7,7 +7,7 @@ use super::hashed::Hashed;
 use crate::error::{Error, Result};
 use crate::link::epoch::EpochGuard;
 use crate::names::version::Version;
-use crate::peers::sheets::Peer;
+use crate::peers::Peer;
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
 use tensorlend_layout::announce::{Ending, Waiting};
@@ -130,12 +130,12 @@ enum Searched {
 
 impl NameTable {
     fn absorbed_word(&self) -> &Word {
-        &self.directory.members[usize::from(self.me())].absorbed
+        &self.directory.members[self.me().index()].absorbed
     }
 
     /// Returns the number of announcements granted to this client: its user's share of a namespace's names.
     fn may_announce_until(&self) -> u64 {
-        self.directory.members[usize::from(self.me())].announce_until.read()
+        self.directory.members[self.me().index()].announce_until.read()
     }
 
     /// Returns the announcement of a name that is not in the directory. If the result is `None`, the caller must
@@ -172,7 +172,7 @@ impl NameTable {
     fn search(&self, hash: u64, key: &[u8], missing: &[(ClientNo, u8)]) -> Searched {
         let guard = self.shards.epoch_guard();
         for number in self.directory.announcers() {
-            let member = &self.directory.members[usize::from(number)];
+            let member = &self.directory.members[number.index()];
             let life = member.member.read();
             if !self.may_publish(number) {
                 continue;
@@ -227,7 +227,7 @@ impl NameTable {
     /// Adds the names that one client has announced. Returns `Some` if the caller must map a sheet first.
     fn names_announced_by(&self, number: ClientNo, names: &mut Vec<String>) -> Option<(ClientNo, u8)> {
         let guard = self.shards.epoch_guard();
-        let member = &self.directory.members[usize::from(number)];
+        let member = &self.directory.members[number.index()];
         if !self.may_publish(number) {
             return None;
         }
@@ -379,7 +379,7 @@ impl NameTable {
             let missing = {
                 let guard = self.shards.epoch_guard();
                 self.directory.announcers().find(|&number| {
-                    let life = self.directory.members[usize::from(number)].member.read();
+                    let life = self.directory.members[number.index()].member.read();
                     self.may_publish(number) && self.publisher(&guard, number, life).catalogue().is_none()
                 })
             };
@@ -400,7 +400,7 @@ impl NameTable {
     }
 
     fn may_publish(&self, number: ClientNo) -> bool {
-        let state = Absorbed(self.directory.members[usize::from(number)].absorbed.read()).state();
+        let state = Absorbed(self.directory.members[number.index()].absorbed.read()).state();
         matches!(state, MemberState::Open | MemberState::Ending)
     }
 
@@ -413,7 +413,7 @@ impl NameTable {
             if number == self.me() || !self.may_publish(number) {
                 continue;
             }
-            let member = &self.directory.members[usize::from(number)];
+            let member = &self.directory.members[number.index()];
             // `None`: the client has become an announcer since this client last mapped the announcers' sheets.
             let Some(catalogue) = self.publisher(&guard, number, member.member.read()).catalogue() else {
                 return Availability::Unmapped;

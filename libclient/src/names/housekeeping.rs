@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::segment::mapping::records;
 use std::collections::HashSet;
 use std::sync::PoisonError;
-use tensorlend_layout::catalogue::{CellRecord, cell_place, cells_count};
+use tensorlend_layout::catalogue::cells_count;
 use tensorlend_layout::directory::key_word;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::name::KeyKind;
@@ -28,16 +28,6 @@ const TIDY_MAX: (usize, usize) = (256, PACKET_BYTES_MAX - 1024);
 const TIDY_NAME_BYTES: usize = 8;
 
 impl NameTable {
-    /// Returns the record of one of this client's own cells.
-    #[inline]
-    pub fn own_cell(&self, cell: CellNo) -> Option<&CellRecord> {
-        let (part, at) = cell_place(cell);
-        if part == 0 {
-            return self.catalogue.cells.get(at);
-        }
-        self.cell_parts.get(usize::from(part))?.get()?.get(at)
-    }
-
     /// Returns a free cell. Grows the catalogue if none is left.
     pub fn fresh_cell(&self) -> Result<CellNo> {
         loop {
@@ -104,7 +94,7 @@ impl NameTable {
     pub fn notices_from(&self, count: u64) -> Result<()> {
         use std::sync::atomic::Ordering::Relaxed;
         self.free_late_cells();
-        let word = self.directory.members[usize::from(self.me())].notices.read();
+        let word = self.directory.members[self.me().index()].notices.read();
         if word.wrapping_sub(self.notices_seen.load(Relaxed)) < count {
             return Ok(());
         }
@@ -137,7 +127,7 @@ impl NameTable {
         let _binding = lock(&self.binding);
         let _appending = self.appending.write().unwrap_or_else(PoisonError::into_inner);
         let _one = lock(&self.housekeeping);
-        let notices = &self.directory.members[usize::from(self.me())].notices;
+        let notices = &self.directory.members[self.me().index()].notices;
         let used = loop {
             // The new daemon reports once which names it has taken. Get this report before freeing cells. Otherwise
             // the report of a freed cell would arrive when the cell belongs to another name.

@@ -19,7 +19,8 @@ use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
-use tensorlend_layout::catalogue::{CELL_PARTS, Catalogue, CellRecord};
+use tensorlend_layout::catalogue::{CELL_PARTS, Catalogue, CellRecord, cell_place};
+use tensorlend_layout::number::CellNo;
 use tensorlend_layout::raw::{Records, Sheet};
 use tensorlend_os::mutex::lock;
 
@@ -81,6 +82,16 @@ impl NameTable {
     /// Returns the shared catalogue.
     pub fn catalogue(&self) -> &Catalogue {
         &self.catalogue
+    }
+
+    /// Returns the record of one of this client's own cells.
+    #[inline]
+    pub fn own_cell(&self, cell: CellNo) -> Option<&CellRecord> {
+        let (part, at) = cell_place(cell);
+        if part == 0 {
+            return self.catalogue.cells.get(at);
+        }
+        self.cell_parts.get(usize::from(part))?.get()?.get(at)
     }
 
     /// Returns the number of mapped parts with cells, without the catalogue itself.

@@ -92,7 +92,7 @@ fn clients(
 ) -> Vec<ClientSeen> {
     let mut clients = Vec::new();
     for number in session.directory.present() {
-        let entry = &session.directory.members[usize::from(number)];
+        let entry = &session.directory.members[number.index()];
         let word = entry.member.read();
         let member = Member(word);
         let state = match member.state() {

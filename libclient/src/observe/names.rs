@@ -53,7 +53,7 @@ impl Names {
     }
 
     fn announced(&mut self, session: &Session, sheets: &mut Sheets, owner: ClientNo) -> Result<()> {
-        let member = &session.directory.members[usize::from(owner)];
+        let member = &session.directory.members[owner.index()];
         if !matches!(Absorbed(member.absorbed.read()).state(), MemberState::Open | MemberState::Ending) {
             return Ok(());
         }
@@ -129,7 +129,7 @@ impl Names {
             if !seen.insert((route.owner, route.cell)) {
                 continue;
             }
-            let Some(member) = session.directory.members.get(usize::from(route.owner)) else { continue };
+            let Some(member) = session.directory.members.get(route.owner.index()) else { continue };
             let guard = session.shards.epoch_guard();
             let peer = session.peers().get(&guard, route.owner).filter(|peer| peer.is_of_epoch(member.member.read()));
             let Some(record) = cell_of(session, peer, route.owner, route.cell) else { continue };

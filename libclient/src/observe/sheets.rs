@@ -2,7 +2,7 @@
 
 use super::ASKED_MAX;
 use crate::error::{Error, Result};
-use crate::peers::sheets::Peer;
+use crate::peers::Peer;
 use crate::segment::mapping::records;
 use crate::session::Session;
 use crate::stream::ring::map_ring;
@@ -103,7 +103,7 @@ impl Sheets {
 
     /// Maps a live member's lease table. Returns false if this observation may make no more requests.
     pub fn fetch_leases(&mut self, session: &Session, client: ClientNo) -> bool {
-        let member = session.directory.members[usize::from(client)].member.read();
+        let member = session.directory.members[client.index()].member.read();
         let known = client == session.me() || {
             let guard = session.shards.epoch_guard();
             let peer = session.peers().get(&guard, client).filter(|peer| peer.is_of_epoch(member));
@@ -141,7 +141,7 @@ impl Sheets {
     }
 
     fn subscribe(&mut self, session: &Session, name: &str, wanted: u64, cursor: CursorNo) -> Result<()> {
-        let words = &session.shards.table().cursors[usize::from(cursor)];
+        let words = &session.shards.table().cursors[cursor.index()];
         words.next.set(u64::MAX);
         words.lost.set(0);
         words.stream.set(0);
@@ -170,7 +170,7 @@ fn has_part(session: &Session, client: ClientNo, part: u8) -> bool {
     if client == session.me() {
         return true;
     }
-    let Some(entry) = session.directory.members.get(usize::from(client)) else { return true };
+    let Some(entry) = session.directory.members.get(client.index()) else { return true };
     let guard = session.shards.epoch_guard();
     let peer = session.peers().get(&guard, client).filter(|peer| peer.is_of_epoch(entry.member.read()));
     peer.is_some_and(|peer| peer.has_part(part))

@@ -77,15 +77,15 @@ fn subscriber(
     sent: Option<u64>,
 ) -> Result<Option<SubscriberSeen>> {
     let (client, cursor) = (word.client(), word.cursor());
-    let Some(member) = session.directory.members.get(usize::from(client)) else { return Ok(None) };
+    let Some(member) = session.directory.members.get(client.index()) else { return Ok(None) };
     if Member(member.member.read()).epoch() != word.epoch() {
         return Ok(None);
     }
-    if usize::from(cursor) >= CURSORS || !sheets.fetch_leases(session, client) {
+    if cursor.index() >= CURSORS || !sheets.fetch_leases(session, client) {
         return Ok(None);
     }
     let words = session.peers().with_leases(client, |table| {
-        let cursor = &table.cursors[usize::from(cursor)];
+        let cursor = &table.cursors[cursor.index()];
         (cursor.stream.read(), cursor.next.read(), cursor.lost.read())
     })?;
     Ok(words.map(|(in_stream, next, lost)| {

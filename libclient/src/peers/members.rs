@@ -3,7 +3,7 @@
 use super::PeerTable;
 use crate::control::Answer;
 use crate::error::{Error, Result};
-use crate::peers::sheets::{Line, Peer, PeerSegment, epoch_of};
+use crate::peers::{Line, Peer, PeerSegment, epoch_of};
 use crate::segment::Elsewhere;
 use crate::segment::kept::KeptDescriptor;
 use crate::segment::mapping::{peer_segment, records, sheet, typed};
@@ -41,7 +41,7 @@ impl PeerTable {
         if number == self.me() {
             return Ok(Some(read(self.shards.table())));
         }
-        let Some(entry) = self.directory.members.get(usize::from(number)) else { return Ok(None) };
+        let Some(entry) = self.directory.members.get(number.index()) else { return Ok(None) };
         let member = entry.member.read();
         if !matches!(Member(member).state(), MemberState::Open | MemberState::Ending) {
             return Ok(None);
@@ -77,7 +77,7 @@ impl PeerTable {
             if self.with_leases(number, |_| ())?.is_none() {
                 return Ok(None);
             }
-            let member = self.directory.members[usize::from(number)].member.read();
+            let member = self.directory.members[number.index()].member.read();
             let guard = self.shards.epoch_guard();
             let peer = self.peers.get(&guard, number).filter(|peer| peer.is_of_epoch(member));
             if let Some(table) = peer.and_then(Peer::leases) {
@@ -93,7 +93,7 @@ impl PeerTable {
         }
         let mut changing = self.peers.change();
         // Do not drop a newer client that reused this number.
-        let now = self.directory.members[usize::from(number)].member.read();
+        let now = self.directory.members[number.index()].member.read();
         if epoch_of(now) != epoch_of(member) && changing.get(number).is_some_and(|peer| peer.is_of_epoch(now)) {
             return;
         }
@@ -109,7 +109,7 @@ impl PeerTable {
     pub fn fetch_cells(&self, number: ClientNo, part: u8) -> Result<bool> {
         // Read the member word before the request. If the number gets another owner in the meantime, the cache entry
         // belongs to an ended epoch.
-        let member = self.directory.members[usize::from(number)].member.read();
+        let member = self.directory.members[number.index()].member.read();
         let request = Request::CellsOf { client: number, part };
         let Some(mut answer) = self.ask_for(&request, "read another client's names")? else { return Ok(false) };
         let fd = answer.descriptor()?;
@@ -127,7 +127,7 @@ impl PeerTable {
 
     /// Maps the segment that holds a slot. Returns false if there is no such segment, or no longer.
     pub fn fetch_segment(&self, number: ClientNo, slot: SlotNo) -> Result<bool> {
-        let member = self.directory.members[usize::from(number)].member.read();
+        let member = self.directory.members[number.index()].member.read();
         let request = Request::SegmentOf { owner: number, slot };
         // Serializes this request with reports of unmapped device memory: see `lendings.rs`.
         let telling = self.lendings.telling();
@@ -188,7 +188,7 @@ impl PeerTable {
         let Loan { number, member, base, geometry, identity } = loan;
         // The directory's row belongs to this loan if no range of the client has moved since the reply.
         let line = Line::find(&self.directory, number, base)
-            .filter(|_| self.directory.members[usize::from(number)].geometry.read() == geometry);
+            .filter(|_| self.directory.members[number.index()].geometry.read() == geometry);
         self.sweep();
         self.update(number, member, |peer| {
             peer.add_segment(PeerSegment {
@@ -341,7 +341,7 @@ impl PeerTable {
     /// Calls `use_it` with a client's catalogue, which has the client's bell. Returns `None` if the client has ended.
     pub fn with_bell<R>(&self, number: ClientNo, use_it: impl FnOnce(&Sheet<Catalogue>) -> R) -> Result<Option<R>> {
         for _ in 0..2 {
-            let member = self.directory.members[usize::from(number)].member.read();
+            let member = self.directory.members[number.index()].member.read();
             {
                 let guard = self.shards.epoch_guard();
                 let peer = self.peers.get(&guard, number).filter(|p| p.is_of_epoch(member));
@@ -370,7 +370,7 @@ impl PeerTable {
     fn map_waiters_now(&self) {
         self.waiter_unmapped.store(false, Ordering::Relaxed);
         let unmapped = |&number: &ClientNo| {
-            let member = self.directory.members[usize::from(number)].member.read();
+            let member = self.directory.members[number.index()].member.read();
             let guard = self.shards.epoch_guard();
             let peer = self.peers.get(&guard, number).filter(|peer| peer.is_of_epoch(member));
             number != self.me() && peer.and_then(Peer::leases).is_none()
@@ -381,27 +381,5 @@ impl PeerTable {
                 return;
             }
         }
-    }
-
-    /// Returns whether a member may be parked for a bit that `wants` matches.
-    pub fn anybody_parked(&self, wants: impl Fn(u64) -> bool) -> bool {
-        if self.directory.head().waiters_count.peek() == 0 {
-            return false;
-        }
-        let guard = self.shards.epoch_guard();
-        self.directory.waiters().any(|number| {
-            if number == self.me() {
-                return wants(self.shards.table().parked.read());
-            }
-            let member = self.directory.members[usize::from(number)].member.read();
-            let peer = self.peers.get(&guard, number).filter(|p| p.is_of_epoch(member));
-            // A member whose table is not mapped may be parked. An unnecessary bell does no harm, but requesting the
-            // table would make a put wait for the daemon. The next reclaim maps it.
-            let Some(table) = peer.and_then(Peer::leases) else {
-                self.waiter_unmapped.store(true, Ordering::Relaxed);
-                return true;
-            };
-            wants(table.parked.read())
-        })
     }
 }

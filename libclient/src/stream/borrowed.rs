@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result, ValueKind};
 use crate::lease::dataset::Dataset;
-use crate::lease::raw::Held;
+use crate::lease::lease::Held;
 use crate::lease::take::hold;
 use crate::lease::value::Value;
 use crate::link::shards::LeaseEntry;
@@ -377,7 +377,7 @@ impl Subscription {
     fn come_near(&mut self, message: &Held) {
         let session = &self.session;
         let Some(owner_word) = session.owner_word(self.at.entry) else { return };
-        let geometry = session.directory.members[usize::from(message.owner)].geometry.read();
+        let geometry = session.directory.members[message.owner.index()].geometry.read();
         if self.near.geometry == geometry && self.near.find(message.cell.slot()) {
             return;
         }
@@ -406,7 +406,7 @@ impl Subscription {
         let ring = Ring { head: &self.at.head, entries: &self.at.entries };
         let (session, number) = (&self.session, self.at.owner_word.owner());
         // The geometry word also changes with every new owner of the client number.
-        let geometry = session.directory.members[usize::from(number)].geometry.read();
+        let geometry = session.directory.members[number.index()].geometry.read();
         if near.geometry != geometry || !near.find(cell.slot()) {
             return false;
         }

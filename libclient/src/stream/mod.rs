@@ -10,7 +10,6 @@ pub mod ring;
 pub mod sender;
 pub mod subscribe;
 pub mod subscriber;
-mod waiting;
 mod writer;
 
 pub use open::StreamBuilder;

@@ -1,5 +1,7 @@
 //! The subscriber's end of a stream.
 
+mod follow;
+
 use crate::error::{Error, Result, check_name};
 use crate::lease::assemble;
 use crate::lease::take::lease;
@@ -10,19 +12,17 @@ use crate::stream::borrowed::Near;
 use crate::stream::message::{Message, Start};
 use crate::stream::origin::{Progress, Source};
 use crate::stream::ring::map_ring;
-use crate::wait::Spin;
-use crate::wait::{Deadline, Timeout};
+use crate::wait::{Deadline, Spin, Timeout, spin};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use tensorlend_layout::leases::{CURSORS, Cursor};
-use tensorlend_layout::name::stream_key;
 use tensorlend_layout::number::{CursorNo, EntryNo, StreamLine};
 use tensorlend_layout::raw::{Records, Sheet};
-use tensorlend_layout::stream::{Closed, Found, Ring, RingEntry, StreamRing};
+use tensorlend_layout::stream::{Found, Ring, RingEntry, StreamRing};
 use tensorlend_layout::tensor::BadTensor;
 use tensorlend_layout::wake;
 use tensorlend_layout::wire::{PROTOCOL_WAKE_PAIRS, Policy, Reply, Request};
-use tensorlend_layout::word::{OwnerWord, Word};
+use tensorlend_layout::word::{Bell, OwnerWord, Word};
 use tensorlend_os::memfd::Access;
 use tensorlend_os::thread::ClosedApart;
 use tensorlend_os::{futex, packet};
@@ -93,7 +93,7 @@ impl Subscription {
             // The daemon may have listed the cursor. u64::MAX blocks no producer. The cursor is reusable only if it is
             // certainly not listed. Otherwise a late response frees it. Another subscription may use a freed cursor already.
             late.while_given_up(cursor, || {
-                session.shards.table().cursors[usize::from(cursor)].next.set(u64::MAX);
+                session.shards.table().cursors[cursor.index()].next.set(u64::MAX);
             });
             if e.is_certain() {
                 late.free_cursor(cursor);
@@ -132,7 +132,7 @@ impl Subscription {
     ) -> Result<(Attached, Option<ClosedApart>)> {
         // Set cursor 0 until the position is known. A producer that sees the subscriber in its list then waits, and
         // replaces no message that the subscriber may want.
-        let words = &session.shards.table().cursors[usize::from(cursor)];
+        let words = &session.shards.table().cursors[cursor.index()];
         words.next.set(0);
         words.lost.set(0);
         words.set_stream(0);
@@ -193,7 +193,7 @@ impl Subscription {
 
     #[inline]
     pub(super) fn words(&self) -> &Cursor {
-        &self.session.shards.table().cursors[usize::from(self.cursor)]
+        &self.session.shards.table().cursors[self.cursor.index()]
     }
 
     /// Returns the id of the ring that the subscription reads. A stream that is opened again has another ring.
@@ -359,66 +359,6 @@ impl Subscription {
             && self.session.is_alive(self.at.owner_word.owner()))
     }
 
-    #[cold]
-    fn follow_on(&mut self) -> Result<bool> {
-        if self.owner_word()?.read() != self.at.owner_word.0 {
-            return self.rejoin();
-        }
-        let closed = Closed::unpack(self.at.head.closed.read());
-        let over = closed.is_some() || !self.session.is_alive(self.at.owner_word.owner());
-        if !over {
-            return Ok(false);
-        }
-        // From here on, messages that were sent before the close are visible.
-        let ring = Ring { head: &self.at.head, entries: &self.at.entries };
-        if ring.find(self.next) != Found::NotYet {
-            return Ok(true);
-        }
-        // The subscription reads no more messages from its cached segments, so drop them.
-        self.forget_near();
-        match closed {
-            Some(Closed::Ended { lost }) => {
-                let lost = self.progress.end(self.at.id, lost);
-                self.count(lost);
-                Err(self.ended())
-            }
-            None if !self.progress.is_remote() => Err(self.ended()),
-            Some(Closed::Left) | None => self.await_gateway(),
-        }
-    }
-
-    fn ended(&self) -> Error {
-        Error::StreamEnded(self.name.clone())
-    }
-
-    /// Handles a changed owner word: the stream was deleted, or has another producer. Returns false if the subscription waits
-    /// for the next gateway.
-    fn rejoin(&mut self) -> Result<bool> {
-        self.forget_near();
-        let live = self.session.find(&stream_key(&self.name)).is_some_and(|f| f.owner_word.is_live());
-        if !live {
-            // The subscriber reads no more messages, so the producer may drop the ring's messages.
-            self.words().next.set(u64::MAX);
-            return Err(self.ended());
-        }
-        let joined = Self::join(&self.session, &self.name, self.cursor, self.wake.is_some());
-        if joined.is_err() {
-            // The daemon may have listed the cursor. u64::MAX blocks no producer.
-            self.words().next.set(u64::MAX);
-        }
-        let (at, wake) = match joined {
-            // The next gateway was killed while it opened the stream.
-            Err(e) if e.is_not_found() && self.progress.is_remote() => return self.await_gateway(),
-            Err(e) if e.is_not_found() => return Err(self.ended()),
-            other => other?,
-        };
-        self.at = at;
-        self.wake = wake.map(Arc::new);
-        self.progress.on_gateway();
-        self.begin(Start::Oldest);
-        Ok(true)
-    }
-
     /// Receives the next message. Blocks until a message arrives. The thread spins briefly and then sleeps on a
     /// futex.
     ///
@@ -465,6 +405,83 @@ impl Subscription {
     /// [`Error::Timeout`] if no message arrived in time; otherwise the errors of [`Subscription::try_recv`].
     pub fn recv_timeout(&mut self, timeout: impl Into<Timeout>) -> Result<Message> {
         self.recv_until(Deadline::new(timeout))
+    }
+
+    pub(crate) fn recv_until(&mut self, deadline: Deadline) -> Result<Message> {
+        self.session.check()?;
+        if let Some(message) = self.poll()? {
+            return Ok(message);
+        }
+        if self.spin_until_sent()
+            && let Some(message) = self.poll()?
+        {
+            return Ok(message);
+        }
+        self.sleep(&deadline, Self::poll)
+    }
+
+    /// Polls for a short time whether the next message was sent.
+    #[inline]
+    pub(super) fn spin_until_sent(&self) -> bool {
+        self.spin.until(|| self.is_sent())
+    }
+
+    /// Waits until `take` returns something: sleeps between calls.
+    #[cold]
+    pub(super) fn sleep<T>(
+        &mut self,
+        deadline: &Deadline,
+        mut take: impl FnMut(&mut Self) -> Result<Option<T>>,
+    ) -> Result<T> {
+        loop {
+            let ring = self.ring();
+            let sample = self.park();
+            let got = take(self);
+            if let Ok(None) = got {
+                let Some(nap) = deadline.nap() else {
+                    self.unpark();
+                    return Err(
+                        deadline.error(format!("a message of stream {:?}: its producer has sent none", self.name()))
+                    );
+                };
+                // If the subscription has joined another ring, the sample is of the former ring's bell, and nobody has declared
+                // a sleep on the new one.
+                if self.ring() == ring {
+                    futex::wait(&self.at.head.bell, sample, nap);
+                }
+            }
+            self.unpark();
+            if let Some(taken) = got? {
+                return Ok(taken);
+            }
+            // If the bell rang without a message, the producer has announced that one follows soon.
+            let is_soon = self.at.head.bell.read() != sample;
+            let found = if is_soon { spin::soon(|| take(self))? } else { take(self)? };
+            if let Some(taken) = found {
+                return Ok(taken);
+            }
+        }
+    }
+
+    /// Returns whether the next message's entry shows that the message was sent. Reads one cache line, and only hints: see
+    /// [`Ring::is_sent`].
+    #[inline]
+    fn is_sent(&self) -> bool {
+        Ring { head: &self.at.head, entries: &self.at.entries }.is_sent(self.next)
+    }
+
+    /// Declares that this client sleeps on the stream's bell; returns the bell's sample, taken before.
+    pub(crate) fn park(&self) -> u32 {
+        wake::park(&self.at.head.bell, &self.words().parked, 1)
+    }
+
+    pub(crate) fn unpark(&self) {
+        self.words().parked.set(0);
+    }
+
+    /// Returns the bell that rings with each message.
+    pub(crate) fn bell(&self) -> &Bell {
+        &self.at.head.bell
     }
 
     /// Returns the number of messages lost since the subscription began: the producer replaced them before they were received.

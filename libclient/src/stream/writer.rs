@@ -24,7 +24,7 @@ struct Subscriber {
 
 impl Subscriber {
     fn cursor(&self) -> &Cursor {
-        &self.table.cursors[usize::from(self.word.cursor()) % CURSORS]
+        &self.table.cursors[self.word.cursor().index() % CURSORS]
     }
 
     /// Returns a copy that keeps the cursor mapped while a thread sleeps on this subscriber's bell.

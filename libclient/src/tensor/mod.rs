@@ -7,7 +7,7 @@ pub mod device;
 pub mod dims;
 pub mod draft;
 pub mod element;
-pub mod layout_of;
+pub mod index;
 pub mod member_draft;
 pub mod sendable;
 pub mod shape;
@@ -17,12 +17,11 @@ pub mod value_draft;
 
 use crate::error::{Error, Result};
 use crate::segment::bytes::Bytes;
-use crate::tensor::dims::as_usize;
+use crate::tensor::dims::{Dims, as_usize};
 use crate::tensor::element::Element;
-use crate::tensor::layout_of::Layout;
 use crate::tensor::spec::TensorSpec;
 use crate::tensor::strided::gather;
-use tensorlend_layout::tensor::{BadTensor, SlotInfo};
+use tensorlend_layout::tensor::{BadTensor, METADATA_INLINE, SlotInfo, check_extent};
 use tensorlend_layout::{DType, Device, size};
 
 /// A tensor in shared memory, read-only. You access it through the lease that keeps it in place ([`crate::Lease`],
@@ -62,6 +61,79 @@ pub struct Tensor<M = Bytes> {
     timestamp_ns: u64,
 }
 
+/// The locations of a tensor's elements, checked against the tensor's bytes, and its metadata.
+#[derive(Clone, Debug)]
+struct Layout {
+    /// Sizes in elements.
+    shape: Dims<u64>,
+    /// Strides in elements.
+    strides: Dims<i64>,
+    /// True if the strides are the row-major (C order) ones.
+    row_major: bool,
+    /// Number of elements.
+    elements: u64,
+    /// The producer's metadata.
+    metadata: Vec<u8>,
+}
+
+impl Layout {
+    /// Reads and checks a layout. The caller must hold the lease that covers `info` and its extension.
+    #[inline(always)]
+    fn read(info: &SlotInfo, bytes_of_slot: u64, extension: Option<&Bytes>) -> std::result::Result<Self, BadTensor> {
+        let Some(extension) = extension else {
+            let shape = Dims::of_four(info.dims, info.ndim).ok_or(BadTensor::Dimensions)?;
+            let elements = check_extent(info.dtype, &shape, None, info.byte_offset, bytes_of_slot)?;
+            // The metadata is usually empty, and an empty vector needs no allocation.
+            let metadata = metadata_of(info);
+            let strides = Dims::row_major(&shape);
+            return Ok(Self { shape, strides, row_major: true, elements, metadata });
+        };
+        Self::read_extended(info, bytes_of_slot, extension)
+    }
+
+    #[cold]
+    fn read_extended(info: &SlotInfo, bytes_of_slot: u64, extension: &Bytes) -> std::result::Result<Self, BadTensor> {
+        // SAFETY: contract 1 and 2 of `bytes.rs`: the lease also covers the extension, and the caller holds its segment.
+        // This function copies the bytes and keeps no reference.
+        let bytes = unsafe { extension.read() };
+        let bytes = bytes.get(..info.extension_bytes()).ok_or(BadTensor::Metadata)?;
+        let sizes_bytes = usize::from(info.ndim) * 8;
+        let (sizes, rest) = bytes.split_at(sizes_bytes);
+        let words = |bytes: &[u8]| -> Vec<u64> {
+            bytes.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().expect("eight bytes"))).collect()
+        };
+        let shape = Dims::new(&words(sizes)).ok_or(BadTensor::Dimensions)?;
+        let (strides, metadata) = if info.strided {
+            let (steps, metadata) = rest.split_at(sizes_bytes);
+            let steps: Vec<i64> = words(steps).into_iter().map(u64::cast_signed).collect();
+            (Dims::new(&steps), metadata)
+        } else {
+            (None, rest)
+        };
+        let elements = check_extent(info.dtype, &shape, strides.as_deref(), info.byte_offset, bytes_of_slot)?;
+        Ok(Self {
+            row_major: strides.is_none(),
+            strides: strides.unwrap_or_else(|| Dims::row_major(&shape)),
+            shape,
+            elements,
+            metadata: metadata.to_vec(),
+        })
+    }
+}
+
+/// Returns the metadata of a record that is not extended.
+#[inline(always)]
+fn metadata_of(info: &SlotInfo) -> Vec<u8> {
+    if info.metadata_bytes == 0 { Vec::new() } else { inline_metadata(info) }
+}
+
+#[cold]
+fn inline_metadata(info: &SlotInfo) -> Vec<u8> {
+    let mut metadata: Vec<u8> = info.metadata.iter().flat_map(|word| word.to_le_bytes()).collect();
+    metadata.truncate((info.metadata_bytes as usize).min(METADATA_INLINE));
+    metadata
+}
+
 impl<M> Tensor<M> {
     /// Builds a tensor of this many bytes from its record and its extension. The caller must hold the lease that covers
     /// both.
@@ -72,7 +144,7 @@ impl<M> Tensor<M> {
         extension: Option<&Bytes>,
         memory: M,
     ) -> std::result::Result<Self, BadTensor> {
-        let layout = layout_of::read(info, nbytes, extension)?;
+        let layout = Layout::read(info, nbytes, extension)?;
         Ok(Self {
             memory,
             dtype: info.dtype,

@@ -1,16 +1,14 @@
 //! Waiting: spinning, sleeping, and the cost of waking others.
 
-mod deadline;
 mod parking;
 pub mod spin;
 mod timeout;
 mod toll;
 
-pub use deadline::{Deadline, NAP_MAX, not_published};
 pub use parking::Parked;
 pub use spin::{Spin, spin};
 use tensorlend_layout::number::ClientNo;
-pub use timeout::Timeout;
+pub use timeout::{Deadline, NAP_MAX, Timeout, not_published};
 pub use toll::Waking;
 
 use crate::error::Result;

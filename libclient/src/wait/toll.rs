@@ -26,11 +26,11 @@ impl Tolls {
     /// Returns the cost of this member's wake descriptors.
     pub fn of(&self, link: &Link, number: ClientNo) -> Arc<Mutex<Toll>> {
         let members = &link.directory.members;
-        let uid_of = |member: ClientNo| ProcessWord(members[usize::from(member)].process.peek()).uid();
+        let uid_of = |member: ClientNo| ProcessWord(members[member.index()].process.peek()).uid();
         let uid = uid_of(number);
         // Charge clients of this process's own user by session. Otherwise one program could prevent the wake-ups of the
         // user's other programs.
-        let life = if uid == uid_of(link.me()) { members[usize::from(number)].member.peek() } else { 0 };
+        let life = if uid == uid_of(link.me()) { members[number.index()].member.peek() } else { 0 };
         let mut tolls = lock(&self.0);
         if tolls.len() >= REMEMBERED {
             // Keep the entries of owners that have ended only if their cost was excessive.

@@ -174,7 +174,7 @@ fn opened(how: Opened) {
         })
     };
     let publish = move |w: &World, me: usize| {
-        let listed = || bits(&w.head.announcers, 64).any(|number| usize::from(number) == 1 - me);
+        let listed = || bits(&w.head.announcers, 64).any(|number| number.index() == 1 - me);
         let early = listed();
         w.clients[me].catalogue.claim_name(NAME);
         let other = &w.clients[1 - me];

@@ -3,10 +3,12 @@
 use crate::{Bytes, OWNER, holds, holds_lease, live, reached, refuted, spawn, then_live, then_tomb};
 use std::sync::Arc;
 use tensorlend_layout::describe::Model;
-use tensorlend_layout::directory::{FoundName, LongName, NameEntry, Replaced, begin_table_in, find_in, key_word};
+use tensorlend_layout::directory::{
+    FoundName, LongName, NameEntry, PlaceWord, Replaced, begin_table_in, find_in, key_word,
+};
 use tensorlend_layout::leases::{LeaseTable, Shard, acquire, release, scan_fence};
 use tensorlend_layout::number::{CellNo, ClientNo, EntryNo, SlotNo};
-use tensorlend_layout::word::{Cell, OwnerWord, PlaceWord, TableWord, Word};
+use tensorlend_layout::word::{Cell, OwnerWord, TableWord, Word};
 
 /// All keys of a model have this hash: only their bytes tell them apart.
 const HASH: u64 = 0;

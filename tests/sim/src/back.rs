@@ -207,7 +207,7 @@ impl Sim {
     /// reported that.
     pub fn settle_cells(&mut self, actor: usize, h: &mut Honest) {
         let seat = self.actors[actor].seat.clone().expect("it has joined");
-        let me = &seat.directory.members[usize::from(seat.number())];
+        let me = &seat.directory.members[seat.number().index()];
         // More cells were taken over since the request.
         if !h.unsettled || me.notices.read() != h.notices_seen {
             return;

@@ -214,7 +214,7 @@ impl Sim {
                 let owner_word = OwnerWord(line.owner_word.read());
                 let moved = OwnerWord(now.names[entry.index()].owner_word.read());
                 // Names of ended clients may end, and their cells show that too.
-                let owner = Member(now.members[usize::from(owner_word.owner())].member.read());
+                let owner = Member(now.members[owner_word.owner().index()].member.read());
                 // A stream whose ring its daemon did not live to keep is nobody's.
                 let plain = KeyKind::of(line).leads_to_cell();
                 // The daemon ends the items of a deleted list in slices, and the next daemon ends the rest.

@@ -306,7 +306,7 @@ impl Sim {
         assert_eq!(hows, [Lending::Read, Lending::Write, Lending::Write, Lending::Wakeup]);
         let view = |file: File| self.memory[&file].view.clone().expect("a sheet");
         let directory = Directory::new(&view(lend[0].0)).expect("a directory's tables lie inside it");
-        let entry = &directory.members[usize::from(welcome.client)];
+        let entry = &directory.members[welcome.client.index()];
         assert_eq!(entry.member.read(), welcome.member, "a newcomer is in the directory before it is answered");
         assert!(directory.present().all(|n| n != welcome.client), "owners do not look for its leases yet");
         let seat = Seat {

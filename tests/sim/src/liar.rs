@@ -228,7 +228,7 @@ impl Sim {
             .actors
             .iter()
             .find_map(|a| a.seat.as_ref())
-            .and_then(|seat| seat.directory.members.get(usize::from(member)));
+            .and_then(|seat| seat.directory.members.get(member.index()));
         word.map_or_else(|| self.rng.next(), |entry| entry.member.peek())
     }
 

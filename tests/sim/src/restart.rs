@@ -279,7 +279,7 @@ impl Sim {
                 panic!("the directory of entry {entry} is lost");
             };
             let now = OwnerWord(directory.names[entry.index()].owner_word.read());
-            let owner = &directory.members[usize::from(OwnerWord(owner_word).owner())];
+            let owner = &directory.members[OwnerWord(owner_word).owner().index()];
             let open = tensorlend_layout::word::Member(owner.member.read()).state() != MemberState::Vacant;
             assert_eq!(
                 now.0,

@@ -171,7 +171,7 @@ impl Sim {
     fn claim(&mut self, actor: usize, h: &mut Honest, seat: &Seat, key: String) {
         let hash = seat.directory.hash(key.as_bytes());
         let words: &Catalogue = seat.catalogue.at(0).expect("long enough");
-        let absorbed = Absorbed(seat.directory.members[usize::from(seat.number())].absorbed.read());
+        let absorbed = Absorbed(seat.directory.members[seat.number().index()].absorbed.read());
         let waiting = words.ring_head.peek().wrapping_sub(absorbed.index());
         let possible = hash != 0 && seat.welcome.writer && absorbed.state() == MemberState::Open;
         let alike = h.own.values().any(|o| o.pending.is_some() && o.key.as_deref() == Some(&key));
@@ -221,10 +221,10 @@ impl Sim {
     fn is_free(&self, seat: &Seat, hash: u64, key: &[u8]) -> bool {
         let d = &seat.directory;
         let words: &Catalogue = seat.catalogue.at(0).expect("long enough");
-        let own = Absorbed(d.members[usize::from(seat.number())].absorbed.read());
+        let own = Absorbed(d.members[seat.number().index()].absorbed.read());
         let mut announced = words.ring_head.peek().wrapping_sub(own.index());
         for number in d.announcers().filter(|&n| n != seat.number()) {
-            let member = &d.members[usize::from(number)];
+            let member = &d.members[number.index()];
             let Some(other) = self.seat_of(seat, number) else { return false };
             let catalogue: &Catalogue = other.catalogue.at(0).expect("long enough");
             let claim = catalogue.claim.read();
@@ -311,7 +311,7 @@ impl Sim {
         for number in d.announcers() {
             let Some(other) = self.seat_of(seat, number) else { continue };
             let words: &Catalogue = other.catalogue.at(0).expect("long enough");
-            let Ok(Some(waiting)) = Waiting::read(words, &d.members[usize::from(number)].absorbed) else { continue };
+            let Ok(Some(waiting)) = Waiting::read(words, &d.members[number.index()].absorbed) else { continue };
             for cell in waiting.cells(hash) {
                 let Some(record) = cell_record(&other.catalogue, cell) else { continue };
                 let name: Vec<u8> = record.name.iter().flat_map(|w| w.peek().to_le_bytes()).collect();
@@ -370,7 +370,7 @@ impl Sim {
             }
             Route::Announced { absorbed, cell } => {
                 let Some(record) = cell_record(&owner.catalogue, cell) else { return false };
-                let member = &seat.directory.members[usize::from(getting.catalogue)];
+                let member = &seat.directory.members[getting.catalogue.index()];
                 leases::confirm(word, &[(&member.absorbed, absorbed), (&record.cell, value)])
             }
             Route::Message { entry, owner_word, number } => {
@@ -428,7 +428,7 @@ impl Sim {
         let mut found: Vec<LeaseWord> = Vec::new();
         let me = seat.number();
         for number in seat.directory.audience(me).chain([me]) {
-            let member = Member(seat.directory.members[usize::from(number)].member.read());
+            let member = Member(seat.directory.members[number.index()].member.read());
             if member.state() != MemberState::Open {
                 continue;
             }
@@ -468,7 +468,7 @@ impl Sim {
         }
         self.shelve(actor, h);
         let d = &seat.directory;
-        let me = &d.members[usize::from(seat.number())];
+        let me = &d.members[seat.number().index()];
         let absorbed = Absorbed(me.absorbed.read());
         for (&cell, own) in &mut h.own {
             if own.pending.is_some_and(|number| number < absorbed.index()) {

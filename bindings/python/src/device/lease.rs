@@ -10,6 +10,7 @@ use crate::errors::ResultExt;
 use crate::getters::{lease_methods, tensor_getters};
 use crate::lease::Origin;
 use crate::options::Options;
+use crate::view::released;
 use crate::{errors, shown};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
@@ -51,6 +52,13 @@ impl DeviceLease {
         Self { view: Mutex::new(Some(Arc::new(view))), exposed: AtomicBool::new(false), origin }
     }
 
+    /// Returns the lease's view, or the exception for a released lease.
+    pub fn view(&self) -> PyResult<Arc<DeviceView>> {
+        let view = lock(&self.view).clone().ok_or_else(released).or_raise()?;
+        view.check()?;
+        Ok(view)
+    }
+
     /// Returns the exception for a request to read the tensor in host memory, with the name of the dataset's member.
     #[cold]
     pub fn is_no_buffer(&self) -> PyErr {
@@ -73,7 +81,7 @@ fn on_device() -> PyErr {
 
 tensor_getters!(DeviceLease, export);
 
-lease_methods!(DeviceLease, DeviceView, |_lease| "read");
+lease_methods!(DeviceLease, |_lease| "read");
 
 context_manager!(DeviceLease, |lease, _py| lease.release());
 

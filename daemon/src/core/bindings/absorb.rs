@@ -8,7 +8,7 @@ use crate::core::clock::Timer;
 use crate::core::context::Context;
 use crate::core::env::Env;
 use crate::core::members::Members;
-use crate::core::names::{Full, find, live_owner_word};
+use crate::core::names::Full;
 use crate::core::parts::Parts;
 use std::mem::offset_of;
 use tensorlend_layout::announce::reported_name;
@@ -68,10 +68,10 @@ impl Bindings {
         if !self.absorb_all(parts, since_ns) {
             return Ok(false);
         }
-        if live_owner_word(&parts.context.directory, key).is_some() {
+        if parts.context.directory.find_live(key).is_some() {
             return Ok(true);
         }
-        if find(&parts.context.directory, key).is_none() {
+        if parts.context.directory.find_key(key).is_none() {
             self.check_room(parts.context, parts.members, 1)?;
         }
         let entry = self.place(parts.context, parts.members, uid, key)?;
@@ -106,7 +106,7 @@ impl Bindings {
     /// Removes the name that an abandoned request had reserved.
     pub fn unreserve(&mut self, context: &Context, key: &[u8]) {
         self.unclaimed.remove(key);
-        if let Some(found) = find(&context.directory, key)
+        if let Some(found) = context.directory.find_key(key)
             && found.owner_word.kind() == OwnerKind::Reserved
         {
             self.names.set_tombstone(&context.directory, found.entry);
@@ -203,7 +203,7 @@ impl Bindings {
             if let Some(key) = announced_name(&client.sheets, cell)
                 && parts.context.directory.hash(&key) >> 24 == tag
             {
-                let found = find(&parts.context.directory, &key);
+                let found = parts.context.directory.find_key(&key);
                 let live = found.filter(|f| f.owner_word.is_live()).map(|f| f.owner_word);
                 let own = OwnerWord(0).then_live(number, cell);
                 let lost = match live {

@@ -5,14 +5,12 @@ use super::{Binding, Bindings, item_of};
 use crate::core::chores::{Chore, DeletedList, ENTRIES_STEP, Left, READ, REMOVAL};
 use crate::core::context::{Context, DirectoryWriter};
 use crate::core::env::Env;
+use crate::core::ledger::Table;
 use crate::core::members::Members;
-use crate::core::names::live_owner_word;
 use crate::core::outcome::{Outcome, RequestResult, Wait};
 use crate::core::parts::Parts;
-use crate::core::tables::Table;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
-use tensorlend_layout::directory::Directory;
 use tensorlend_layout::name::{self, KeyKind, item_key, list_key};
 use tensorlend_layout::number::{CellNo, ClientNo, EntryNo, ListLine};
 use tensorlend_layout::wire::{APPEND_MAX, LimitKind, QueueItem, Refusal, Reply};
@@ -87,12 +85,12 @@ impl Lists {
     ///
     /// # Panics
     /// Panics if they disagree.
-    pub fn check(&self, d: &Directory) {
+    pub fn check(&self, d: &DirectoryWriter) {
         assert_eq!(self.by_name.len(), self.names.len(), "each list has a name and an id");
         assert_eq!(self.by_name.len() + self.free_lines.len(), d.lists.len(), "each line is free or a list's");
         for (name, list) in &self.by_name {
             assert_eq!(self.names.get(&list.id), Some(name), "the name of list {}", list.id);
-            let found = live_owner_word(d, &list_key(name)).map(|found| found.owner_word.list());
+            let found = d.find_live(&list_key(name)).map(|found| found.owner_word.list());
             assert_eq!(found, Some(list.line), "the name of list {name:?} leads to it");
             let list_entry = &d.lists[list.line.index()];
             assert_eq!((list_entry.id.peek(), list_entry.end.peek()), (list.id, list.end), "the line of list {name:?}");
@@ -323,7 +321,7 @@ impl Bindings {
                 // The request fails as a whole, and the client reuses all its cells. So the items
                 // that are already bound are removed.
                 for number in first..number {
-                    if let Some(found) = live_owner_word(&parts.context.directory, &item_key(id, number)) {
+                    if let Some(found) = parts.context.directory.find_live(&item_key(id, number)) {
                         self.remove(parts, found.entry, false);
                     }
                 }
@@ -398,7 +396,7 @@ impl Bindings {
 
     fn list_remove(&mut self, env: &mut Env, context: &mut Context, name: &str) -> bool {
         let Some(list) = self.lists.remove(name) else { return false };
-        if let Some(found) = live_owner_word(&context.directory, &list_key(name)) {
+        if let Some(found) = context.directory.find_live(&list_key(name)) {
             self.names.set_tombstone(&context.directory, found.entry);
         }
         self.end_list(env, context, &list);
@@ -435,7 +433,7 @@ impl Bindings {
                         return Some(deleted);
                     }
                     let number = numbers.next()?;
-                    if let Some(found) = live_owner_word(&parts.context.directory, &item_key(deleted.id, number)) {
+                    if let Some(found) = parts.context.directory.find_live(&item_key(deleted.id, number)) {
                         parts.env.chores.spend(REMOVAL);
                         self.remove(parts, found.entry, true);
                     }
@@ -483,7 +481,7 @@ impl Bindings {
             tensorlend_layout::crash_point!("daemon: list has both names");
             self.lists.insert(to, list);
             self.queue_changed(to);
-            if let Some(found) = live_owner_word(&parts.context.directory, &list_key(from)) {
+            if let Some(found) = parts.context.directory.find_live(&list_key(from)) {
                 self.names.set_tombstone(&parts.context.directory, found.entry);
             }
             if let Some(former) = former {

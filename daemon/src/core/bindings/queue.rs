@@ -6,7 +6,6 @@ use super::list::NewItems;
 use crate::core::client::Client;
 use crate::core::context::Context;
 use crate::core::env::Env;
-use crate::core::names::live_owner_word;
 use crate::core::outcome::{Outcome, RequestResult, Wait};
 use crate::core::parts::Parts;
 use std::collections::BTreeSet;
@@ -186,9 +185,7 @@ impl Bindings {
             let item = QueueItem { list: id, number };
             // A client that has reconnected may have asserted a claim on an item that this daemon
             // has not granted before.
-            if !self.claims.is_claimed(item)
-                && live_owner_word(&parts.context.directory, &item_key(id, number)).is_some()
-            {
+            if !self.claims.is_claimed(item) && parts.context.directory.find_live(&item_key(id, number)).is_some() {
                 claimed.push(self.claims.grant(item, client));
                 tensorlend_layout::crash_point!("daemon: claim granted");
             }
@@ -205,7 +202,7 @@ impl Bindings {
 
     /// Removes an item. Returns false if the item does not exist any more.
     fn queue_remove(&mut self, parts: &mut Parts<'_>, item: QueueItem) -> bool {
-        let Some(found) = live_owner_word(&parts.context.directory, &item_key(item.list, item.number)) else {
+        let Some(found) = parts.context.directory.find_live(&item_key(item.list, item.number)) else {
             return false;
         };
         self.remove(parts, found.entry, true);
@@ -224,7 +221,7 @@ impl Bindings {
             let QueueItem { list, number } = claim.item;
             if self.lists.has_id(list)
                 && !self.claims.is_claimed(claim.item)
-                && live_owner_word(&context.directory, &item_key(list, number)).is_some()
+                && context.directory.find_live(&item_key(list, number)).is_some()
             {
                 self.claims.add(claim, client);
             }

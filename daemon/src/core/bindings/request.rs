@@ -3,7 +3,6 @@
 use super::absorb::announced_name;
 use super::{Binding, Bindings};
 use crate::core::env::Env;
-use crate::core::names::{find, live_owner_word};
 use crate::core::outcome::{Outcome, RequestResult, Wait};
 use crate::core::parts::Parts;
 use tensorlend_layout::leases::scan_fence;
@@ -24,7 +23,7 @@ impl Bindings {
         if parts.members.me(number).notices.contains(&cell) {
             // An earlier attempt of the same request was granted, and another client has taken the
             // name since then. Each request takes effect once, so this attempt changes nothing.
-            let found = find(&parts.context.directory, name.as_bytes());
+            let found = parts.context.directory.find_key(name.as_bytes());
             let (entry, owner_word) = found.map_or((EntryNo::default(), 0), |found| (found.entry, found.owner_word.0));
             // The request may have waited while its name was reserved.
             self.unreserve(parts.context, name.as_bytes());
@@ -36,8 +35,8 @@ impl Bindings {
         if !self.settle(parts, parts.members.uid_of(number), name.as_bytes(), since_ns)? {
             return Ok(Outcome::Later(Wait::Claim));
         }
-        let owner = live_owner_word(&parts.context.directory, name.as_bytes())
-            .and_then(|f| parts.members.get(f.owner_word.owner()));
+        let owner =
+            parts.context.directory.find_live(name.as_bytes()).and_then(|f| parts.members.get(f.owner_word.owner()));
         let uid = owner.map(|client| client.uid);
         if uid != Some(parts.members.me(number).uid) {
             self.check_name_share(parts.context, parts.members, number, 1)?;
@@ -68,7 +67,7 @@ impl Bindings {
         if !self.absorb_all(parts, since_ns) {
             return Ok(Outcome::Later(Wait::Claim));
         }
-        let Some(found) = live_owner_word(&parts.context.directory, name.as_bytes()) else {
+        let Some(found) = parts.context.directory.find_live(name.as_bytes()) else {
             return Ok(Outcome::Reply(Reply::Deleted { existed: false }));
         };
         self.remove(parts, found.entry, true);
@@ -93,7 +92,7 @@ impl Bindings {
             // After this response the client reuses the cell, so the client must not receive a
             // notice about it.
             parts.members.me(number).notices.remove(cell);
-            if let Some(found) = live_owner_word(&parts.context.directory, name.as_bytes())
+            if let Some(found) = parts.context.directory.find_live(name.as_bytes())
                 && (found.owner_word.owner(), found.owner_word.cell()) == (number, *cell)
             {
                 self.remove(parts, found.entry, false);
@@ -112,7 +111,7 @@ impl Bindings {
         if !self.absorb_all(parts, since_ns) {
             return Ok(Outcome::Later(Wait::Claim));
         }
-        let Some(found) = live_owner_word(&parts.context.directory, from.as_bytes()) else {
+        let Some(found) = parts.context.directory.find_live(from.as_bytes()) else {
             return Err(Refusal::NotFound(format!("name {from:?}")));
         };
         let owner = parts.members.client(found.owner_word.owner())?;
@@ -135,14 +134,14 @@ impl Bindings {
             return Ok(Outcome::Later(Wait::Claim));
         }
         // The client that this request waited for may have deleted the name.
-        let Some(found) = live_owner_word(&parts.context.directory, from.as_bytes()) else {
+        let Some(found) = parts.context.directory.find_live(from.as_bytes()) else {
             self.unreserve(parts.context, to.as_bytes());
             return Err(Refusal::NotFound(format!("name {from:?}")));
         };
         let (number, cell) = (found.owner_word.owner(), found.owner_word.cell());
         let binding = Binding { owner: number, cell, life: parts.context.directory.life(found.entry) };
         self.take(parts, to.as_bytes(), binding)?;
-        let found = live_owner_word(&parts.context.directory, from.as_bytes()).expect("the daemon alone moves homes");
+        let found = parts.context.directory.find_live(from.as_bytes()).expect("the daemon alone moves homes");
         self.remove(parts, found.entry, true);
         Ok(Outcome::Reply(Reply::Done))
     }

@@ -6,10 +6,10 @@
 //! the table only after the daemon has published the complete table.
 
 use super::table::Table;
-use tensorlend_layout::directory::Directory;
+use tensorlend_layout::directory::{Directory, PlaceWord};
 use tensorlend_layout::number::EntryNo;
 use tensorlend_layout::size;
-use tensorlend_layout::word::{PlaceWord, TableWord};
+use tensorlend_layout::word::TableWord;
 
 /// Number of places that one slice wipes or copies.
 const STEP: u64 = 1 << 14;

@@ -6,10 +6,10 @@
 
 use super::{Blocks, Entries, EntrySet, INLINE_BYTES, Names, PLACE_BYTES, Table, owner_word_of};
 use std::collections::BTreeSet;
-use tensorlend_layout::directory::{Directory, LongName};
+use tensorlend_layout::directory::{Directory, LongName, PlaceWord};
 use tensorlend_layout::number::EntryNo;
 use tensorlend_layout::size;
-use tensorlend_layout::word::{OwnerKind, PlaceWord};
+use tensorlend_layout::word::OwnerKind;
 
 /// Returns true if an entry's key is readable. The block of a long key must belong to no other
 /// entry.

@@ -8,11 +8,10 @@
 //! bucket's places.
 
 use std::collections::HashMap;
-use tensorlend_layout::directory::Directory;
+use tensorlend_layout::directory::{BUCKET, Directory, PlaceWord, Search};
 use tensorlend_layout::number::EntryNo;
-use tensorlend_layout::search::{BUCKET, Search};
 use tensorlend_layout::size;
-use tensorlend_layout::word::{PlaceWord, TableWord};
+use tensorlend_layout::word::TableWord;
 
 /// The daemon's data about a table.
 #[derive(Clone, Debug)]

@@ -1,11 +1,15 @@
 use super::colliding::chosen_keys;
 use super::*;
 use std::collections::BTreeSet;
-use tensorlend_layout::directory::Geometry;
+use tensorlend_layout::directory::{FoundName, Geometry, Search};
 use tensorlend_layout::number::{CellNo, ClientNo};
 use tensorlend_layout::random::splitmix64;
 use tensorlend_layout::raw::View;
-use tensorlend_layout::search::Search;
+
+/// Returns the entry of a live key.
+fn find_live(d: &Directory, key: &[u8]) -> Option<FoundName> {
+    d.find(d.hash(key), key).unwrap().filter(|found| found.owner_word.is_live())
+}
 
 struct World {
     d: Directory,
@@ -76,7 +80,7 @@ impl World {
     }
 
     fn set_tombstone(&mut self, key: &[u8]) {
-        let found = live_owner_word(&self.d, key).unwrap();
+        let found = find_live(&self.d, key).unwrap();
         self.names.set_tombstone(&self.d, found.entry);
         self.serve();
     }
@@ -113,7 +117,7 @@ fn thousands_of_names_grow_the_table_and_never_move() {
         w.check();
         assert_eq!(w.d.table().places(), 32768);
         for (i, &(entry, owner_word)) in bound.iter().enumerate() {
-            let found = live_owner_word(&w.d, format!("name {i}").as_bytes()).unwrap();
+            let found = find_live(&w.d, format!("name {i}").as_bytes()).unwrap();
             assert_eq!((found.entry, found.owner_word, owner_word.cell().index()), (entry, owner_word, i));
         }
         for i in 0..20_000u32 {
@@ -203,7 +207,7 @@ fn names_come_and_go_while_a_table_is_built() {
                 } else {
                     // Remove the oldest name, or the newest.
                     let gone = if random >> 61 & 1 == 0 { there.pop_first() } else { there.pop_last() }.unwrap();
-                    let found = live_owner_word(&w.d, &key(gone)).unwrap();
+                    let found = find_live(&w.d, &key(gone)).unwrap();
                     w.names.set_tombstone(&w.d, found.entry);
                 }
             }
@@ -212,7 +216,7 @@ fn names_come_and_go_while_a_table_is_built() {
         w.check();
         assert!(built > 30, "{built}");
         for i in 0..fresh {
-            let found = live_owner_word(&w.d, &key(i)).map(|f| f.owner_word.cell().get());
+            let found = find_live(&w.d, &key(i)).map(|f| f.owner_word.cell().get());
             assert_eq!(found, there.contains(&i).then_some(i));
         }
     }
@@ -232,7 +236,7 @@ fn keys_whose_searches_are_alike_are_refused_to_their_own_user_alone() {
     assert_eq!((refused, bound), (Some(Full::Collision), SEARCH_MAX + 1));
     assert_eq!(w.passed(honest), SEARCH_MAX + 1);
     w.bind_as(honest, CellNo::new(2), |owner_word| owner_word.cell() == CellNo::new(2)).unwrap();
-    assert_eq!(live_owner_word(&w.d, honest).unwrap().owner_word.cell(), CellNo::new(2));
+    assert_eq!(find_live(&w.d, honest).unwrap().owner_word.cell(), CellNo::new(2));
     w.check();
     // The daemon adds an announced name even where it refuses a requested one.
     let more: Vec<_> = chosen_keys(&w.d, w.d.hash(honest), 28).skip(bound as usize).take(10).collect();
@@ -291,7 +295,7 @@ fn keys_that_stand_in_a_names_way_are_spread_by_the_next_table() {
         w.set_tombstone(key);
     }
     w.check();
-    assert!(names.iter().all(|name| live_owner_word(&w.d, name).is_some()));
+    assert!(names.iter().all(|name| find_live(&w.d, name).is_some()));
 }
 
 #[test]
@@ -315,13 +319,13 @@ fn a_place_is_passed_as_long_as_one_behind_it_is_reached_through_it() {
     let (at_a, first) = w.bind(b"a", CellNo::new(1)).unwrap();
     let (at_b, _) = w.bind(&b, CellNo::new(2)).unwrap();
     w.set_tombstone(b"a");
-    assert_eq!((w.passed_over(), live_owner_word(&w.d, &b).unwrap().entry), (1, at_b));
+    assert_eq!((w.passed_over(), find_live(&w.d, &b).unwrap().entry), (1, at_b));
     let (again, second) = w.bind(b"a", CellNo::new(1)).unwrap();
     assert_eq!((again, w.passed_over()), (at_a, 0), "the place and the entry are used again");
     assert_ne!(first, second, "the version tells the two lives apart");
     w.set_tombstone(b"a");
     assert_eq!(w.bind(&c, CellNo::new(3)).unwrap().0, at_a);
-    assert!(find(&w.d, b"a").is_none());
+    assert!(w.d.find(w.d.hash(b"a"), b"a").unwrap().is_none());
     w.set_tombstone(&c);
     w.set_tombstone(&b);
     assert_eq!(w.passed_over(), 0, "places at the end of a run become free");
@@ -338,7 +342,7 @@ fn long_names_take_blocks_and_give_them_back() {
         }
         assert_eq!(w.bind(&key(1000), CellNo::new(1)), Err(Full::LongNames));
         for i in 0..255 {
-            let found = live_owner_word(&w.d, &key(i + round)).unwrap();
+            let found = find_live(&w.d, &key(i + round)).unwrap();
             assert_eq!(w.d.key(&w.d.names[found.entry.index()]), Some(key(i + round)));
             w.set_tombstone(&key(i + round));
         }
@@ -356,7 +360,7 @@ fn blocks_of_long_names_come_as_they_are_needed() {
     }
     assert_eq!(w.bind(&key(5000), CellNo::new(1)), Err(Full::LongNames));
     assert!(w.ordered > before);
-    (0..2047).for_each(|i| assert_eq!(live_owner_word(&w.d, &key(i)).unwrap().owner_word.cell(), CellNo::new(i)));
+    (0..2047).for_each(|i| assert_eq!(find_live(&w.d, &key(i)).unwrap().owner_word.cell(), CellNo::new(i)));
     w.check();
 }
 

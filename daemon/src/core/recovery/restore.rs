@@ -274,7 +274,7 @@ impl Namespace {
             | Label::Orphaned { .. }
             | Label::DeviceOrphaned { .. } => return None,
         };
-        let entry = self.context.directory.members.get(usize::from(owner)).filter(|_| owner != ClientNo::DAEMON)?;
+        let entry = self.context.directory.members.get(owner.index()).filter(|_| owner != ClientNo::DAEMON)?;
         Some(Owned { uid: ProcessWord(entry.process.peek()).uid(), kind })
     }
 
@@ -467,7 +467,7 @@ impl Namespace {
         let range = RangeWord(segment_entry.range.peek());
         if range.is_lent() {
             segment_entry.range.set(0);
-            if let Some(entry) = self.context.directory.members.get(usize::from(range.owner())) {
+            if let Some(entry) = self.context.directory.members.get(range.owner().index()) {
                 entry.geometry.add(1);
             }
         }

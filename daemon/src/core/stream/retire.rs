@@ -5,10 +5,9 @@
 //! the stream like a deleted one. If a new stream needs an entry or a share, the daemon retires an
 //! idle stream at once. The daemon begins with the stream that has been idle longest.
 
-use super::{Stream, StreamId, Streams};
+use super::{StreamId, Streams};
 use crate::core::bindings::Bindings;
 use crate::core::chores::{PAUSE_NS, RELEASE};
-use crate::core::client::Client;
 use crate::core::clock::Timer;
 use crate::core::context::Context;
 use crate::core::env::Env;
@@ -24,30 +23,6 @@ const TURN_MAX: usize = 64;
 const GATHERING_PAUSE_NS: u64 = 100_000_000;
 
 impl Streams {
-    /// Returns true if a stream has a producer that has not closed it, and that is connected or may
-    /// reconnect.
-    pub(super) fn is_produced(members: &Members, stream: &Stream) -> bool {
-        !stream.is_closed() && members.get(stream.producer).is_some_and(Client::is_live)
-    }
-
-    /// Updates the idle time of a stream that may have become idle, or is used again.
-    pub(super) fn update_idle_time(&mut self, env: &Env, members: &Members, line: StreamLine) {
-        let Some(stream) = self.table.get(&line) else { return };
-        let idle = stream.subscribers.is_empty() && !Self::is_produced(members, stream);
-        let stream = self.table.get_mut(&line).expect("seen above");
-        match (stream.idle_since_ns, idle) {
-            (None, true) => {
-                stream.idle_since_ns = Some(env.clock.now_ns());
-                self.idle.insert((env.clock.now_ns(), stream.id, line));
-            }
-            (Some(since), false) => {
-                stream.idle_since_ns = None;
-                self.idle.remove(&(since, stream.id, line));
-            }
-            _ => {}
-        }
-    }
-
     /// Updates the idle times of all streams like [`Streams::update_idle_time`].
     pub fn update_idle_times(&mut self, env: &Env, members: &Members) {
         for line in self.table.keys().copied().collect::<Vec<_>>() {

@@ -42,8 +42,8 @@ impl Subscriber {
     fn show(&self, members: &Members, stream: u64, sent: u64) -> SubscriberShown {
         let Self { number: client, cursor, .. } = *self;
         let table = members.get(client).and_then(Client::lease_table);
-        let at = offset_of!(LeaseTable, cursors) + usize::from(cursor) * size_of::<Cursor>();
-        let word = |offset| table.filter(|_| usize::from(cursor) < CURSORS)?.word(at + offset);
+        let at = offset_of!(LeaseTable, cursors) + cursor.index() * size_of::<Cursor>();
+        let word = |offset| table.filter(|_| cursor.index() < CURSORS)?.word(at + offset);
         let follows = word(offset_of!(Cursor, stream)) == Some(stream);
         let next = word(offset_of!(Cursor, next)).filter(|&next| follows && next != u64::MAX);
         let lost = next.and_then(|_| word(offset_of!(Cursor, lost))).unwrap_or(0);

@@ -8,8 +8,8 @@ use crate::core::owners::Owners;
 use crate::core::settings::{Principal, Settings};
 use std::sync::Arc;
 use tensorlend_layout::catalogue::SlotRecord;
+use tensorlend_layout::directory::SEARCH_MAX;
 use tensorlend_layout::number::{CellNo, CursorNo, SlotNo};
-use tensorlend_layout::search::SEARCH_MAX;
 use tensorlend_layout::tensor::{SlotInfo, SlotKind};
 use tensorlend_layout::wire::{LimitKind, NamespaceUse, Policy, Refusal, Reply, Request, Stat};
 use tensorlend_layout::word::{Cell, SLOT_NONE};
@@ -193,11 +193,11 @@ fn who_keeps_most_for_too_long_is_ended_when_memory_is_short() {
     assert_eq!(full(w.ask(&a, &ONE)), LimitKind::PoolBytes);
     w.wait_ns(SECOND - 1);
     assert!(w.closed.is_empty(), "not long enough, as far as anybody knows");
-    let member = b.directory.members[usize::from(b.number())].member.peek();
+    let member = b.directory.members[b.number().index()].member.peek();
     w.wait_ns(SECOND);
     assert!(matches!(w.refusal(b.conn), Refusal::Violation(why) if why.contains("uid.lease_ms_max")));
     assert!(w.closed.contains(&b.conn));
-    assert_ne!(a.directory.members[usize::from(b.number())].member.peek(), member, "its holder learns it");
+    assert_ne!(a.directory.members[b.number().index()].member.peek(), member, "its holder learns it");
     w.wait_ns(5 * SECOND);
     assert!(!w.closed.contains(&c.conn), "one session for each refusal");
     w.ask(&a, &ONE);
@@ -214,14 +214,14 @@ fn the_leases_of_a_dead_parent_end_when_memory_is_short() {
     let (mut w, a, b, lent) = kept(settings);
     a.words().cells[1].cell.set(Cell::new(1, lent.base + 1).0);
     b.table().inherited.set(1);
-    let member = b.directory.members[usize::from(b.number())].member.peek();
+    let member = b.directory.members[b.number().index()].member.peek();
     w.loud.extend(w.memory.keys().copied().collect::<Vec<_>>());
     w.hang_up(&b);
     w.wait_ns(60 * SECOND);
-    assert_eq!(b.directory.members[usize::from(b.number())].member.peek(), member, "its children read");
+    assert_eq!(b.directory.members[b.number().index()].member.peek(), member, "its children read");
     assert_eq!(full(w.ask(&a, &ONE)), LimitKind::PoolBytes);
     w.wait_ns(3 * SECOND);
-    assert_ne!(b.directory.members[usize::from(b.number())].member.peek(), member, "its children learn it");
+    assert_ne!(b.directory.members[b.number().index()].member.peek(), member, "its children learn it");
     assert_eq!(w.stat().sessions_revoked, 1);
     w.loud.clear();
     w.ask(&a, &Request::Delete { name: "x".into() });
@@ -236,7 +236,7 @@ fn the_leases_of_a_parent_and_its_children_end_in_one_step_when_memory_is_short(
     let (mut w, a, b, lent) = kept(settings);
     a.words().cells[1].cell.set(Cell::new(1, lent.base + 1).0);
     b.table().inherited.set(1);
-    let member = || a.directory.members[usize::from(b.number())].member.peek();
+    let member = || a.directory.members[b.number().index()].member.peek();
     let before = member();
     w.loud.extend(w.memory.keys().copied().collect::<Vec<_>>());
     assert_eq!(full(w.ask(&a, &ONE)), LimitKind::PoolBytes);
@@ -322,7 +322,7 @@ fn no_user_takes_all_names_of_a_shared_namespace() {
     for client in [&a, &also_a] {
         w.let_announce(client);
     }
-    let granted = |c: &Client| c.directory.members[usize::from(c.number())].announce_until.peek();
+    let granted = |c: &Client| c.directory.members[c.number().index()].announce_until.peek();
     let (first, second) = (granted(&a), granted(&also_a));
     assert!(first > 0 && second > 0 && first + second <= 1024, "{first} {second}");
     // The client announces some names and requests others.

@@ -6,10 +6,9 @@ use crate::core::names::colliding::chosen_keys;
 use crate::core::settings::{NamespaceLimits, Principal, Settings};
 use tensorlend_layout::announce::Waiting;
 use tensorlend_layout::catalogue::{CellRecord, RING};
-use tensorlend_layout::directory::key_word;
+use tensorlend_layout::directory::{SEARCH_MAX, key_word};
 use tensorlend_layout::name::item_key;
 use tensorlend_layout::number::{CellNo, SlotNo};
-use tensorlend_layout::search::SEARCH_MAX;
 use tensorlend_layout::wire::{APPEND_MAX, Reply, Request};
 use tensorlend_layout::word::{Absorbed, Cell, MemberState, OwnerWord};
 
@@ -55,7 +54,7 @@ fn the_ring_of_one_who_may_only_read_counts_for_nobody() {
     let mut w = World::new(settings());
     let reader = w.join_unacknowledged(2, Some("lab"));
     let counts = |reader: &Client| {
-        let absorbed = &reader.directory.members[usize::from(reader.number())].absorbed;
+        let absorbed = &reader.directory.members[reader.number().index()].absorbed;
         Waiting::read(reader.words(), absorbed).unwrap().map_or(0, |waiting| waiting.count())
     };
     assert!(!reader.welcome.writer);
@@ -86,7 +85,7 @@ fn announcements_that_nobody_wakes_for_hold_no_request_up() {
 fn a_ring_that_is_refilled_without_pause_delays_a_request_by_a_bounded_number_of_turns() {
     let mut w = World::new(settings());
     let (a, b) = (w.announcer(1), w.join(1));
-    let absorbed = || Absorbed(a.directory.members[usize::from(a.number())].absorbed.peek()).index();
+    let absorbed = || Absorbed(a.directory.members[a.number().index()].absorbed.peek()).index();
     // The last announcement of a full ring precedes the request.
     fill(&a.words().cells[5], "x");
     a.words().ring_head.set(absorbed() + RING as u64 - 1);
@@ -165,7 +164,7 @@ fn room_that_a_request_is_about_to_take_is_not_shown() {
 fn a_writer_that_asks_for_names_becomes_an_announcer() {
     let mut w = many_names();
     let state = |client: &Client| {
-        let absorbed = client.directory.members[usize::from(client.number())].absorbed.peek();
+        let absorbed = client.directory.members[client.number().index()].absorbed.peek();
         let listed = client.directory.announcers().any(|number| number == client.number());
         assert_eq!(listed, Absorbed(absorbed).state() == MemberState::Open);
         listed

@@ -81,7 +81,7 @@ impl World {
 }
 
 fn is_open(client: &Client, number: ClientNo) -> bool {
-    Member(client.directory.members[usize::from(number)].member.peek()).state() == MemberState::Open
+    Member(client.directory.members[number.index()].member.peek()).state() == MemberState::Open
 }
 
 #[test]

@@ -139,10 +139,10 @@ fn blocks_of_a_pool_end_with_their_daemon_and_so_do_the_sessions_that_had_them()
     let host = w.segment(&a);
     host.write(host.base, 1, None);
     w.bind(&a, "host", CellNo::new(1), Cell::new(1, host.base));
-    let geometry = b.directory.members[usize::from(a.number())].geometry.peek();
+    let geometry = b.directory.members[a.number().index()].geometry.peek();
     w.replace_daemon(settings());
     assert_eq!((w.device_bytes(), w.stat().segments), ((0, 0), 1));
-    assert_ne!(b.directory.members[usize::from(a.number())].geometry.peek(), geometry);
+    assert_ne!(b.directory.members[a.number().index()].geometry.peek(), geometry);
     assert!(b.find("x").is_none() && b.find("host").is_some());
     assert!(matches!(w.come_back(&mut a, None), Reply::Refused(Refusal::NotFound(_))), "whatever it says that it has");
     w.come_back(&mut b, Some(vec![]));

@@ -250,7 +250,7 @@ fn what_was_lent_at_the_very_end_is_taken_back() {
     w.say(a.conn, &Request::Segment { bytes: 1 << 20, slots_log2: 4 });
     let unborn = w.join_unacknowledged(1, None);
     w.replace_daemon(system());
-    assert_eq!(Member(a.directory.members[usize::from(unborn.number())].member.peek()).state(), MemberState::Vacant);
+    assert_eq!(Member(a.directory.members[unborn.number().index()].member.peek()).state(), MemberState::Vacant);
     assert_eq!(w.stat().segments, 1);
     assert!(matches!(w.come_back(&mut a, Some(vec![])), Reply::Welcome(_)));
     assert_eq!(w.stat().segments, 0);
@@ -510,7 +510,7 @@ fn a_half_made_announcer_is_none() {
     let (a, b) = (w.announcer(1), w.announcer(1));
     let head = a.directory.head();
     // One client has the bit without the word, and the other the word without the bit.
-    a.directory.members[usize::from(a.number())].absorbed.set(Absorbed::new(MemberState::Vacant, 0).0);
+    a.directory.members[a.number().index()].absorbed.set(Absorbed::new(MemberState::Vacant, 0).0);
     head.announcers[0].clear_bits(1 << b.number().get());
     w.replace_daemon(system());
     assert_eq!(a.directory.announcers().collect::<Vec<_>>(), [b.number()]);

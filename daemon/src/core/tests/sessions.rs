@@ -65,7 +65,7 @@ fn a_number_comes_round_with_a_new_epoch_and_geometry() {
     let mut seen = std::collections::BTreeSet::new();
     for _ in 0..20 {
         let c = w.join(1);
-        let entry = &keeper.directory.members[usize::from(c.number())];
+        let entry = &keeper.directory.members[c.number().index()];
         assert!(seen.insert((c.number(), Member(c.welcome.member).epoch())));
         assert!(seen.insert((ClientNo::new(c.number().get() + 1000), entry.geometry.peek() as u32)));
         w.hang_up(&c);

@@ -315,7 +315,7 @@ fn as_often(w: &mut World, client: &Client, most: u32, request: impl Fn(u32) -> 
 }
 
 fn client_uid(client: &Client) -> u32 {
-    ProcessWord(client.directory.members[usize::from(client.number())].process.peek()).uid()
+    ProcessWord(client.directory.members[client.number().index()].process.peek()).uid()
 }
 
 #[test]

@@ -454,7 +454,7 @@ impl World {
 
     /// Makes a writer request new names until it may announce the next. The names are deleted again.
     pub fn let_announce(&mut self, client: &Client) {
-        let absorbed = &client.directory.members[usize::from(client.number())].absorbed;
+        let absorbed = &client.directory.members[client.number().index()].absorbed;
         for asked in 0.. {
             if Absorbed(absorbed.peek()).state() == MemberState::Open {
                 return;

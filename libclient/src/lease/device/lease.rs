@@ -3,7 +3,7 @@
 use super::describe;
 use super::tensor::{DeviceSlot, DeviceTensor};
 use crate::error::Result;
-use crate::lease::raw::Held;
+use crate::lease::lease::Held;
 use crate::names::version::Version;
 use crate::session::Session;
 use std::ops::Deref;

@@ -5,7 +5,7 @@ use super::describe;
 use super::tensor::{DeviceSlot, DeviceTensor};
 use crate::error::{Error, Result};
 use crate::lease::companion::Chained;
-use crate::lease::raw::Held;
+use crate::lease::lease::Held;
 use crate::session::Session;
 use crate::tensor::Tensor;
 #[cfg(feature = "cuda")]

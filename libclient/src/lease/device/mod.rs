@@ -21,8 +21,8 @@ pub mod pin;
 pub mod tensor;
 
 use crate::error::{Error, Result};
-use crate::lease::raw::Held;
-use crate::peers::sheets::PeerSegment;
+use crate::lease::lease::Held;
+use crate::peers::PeerSegment;
 use crate::session::Session;
 use crate::tensor::Tensor;
 use tensorlend_layout::Uuid;

@@ -4,7 +4,7 @@ use crate::error::{DeviceTrouble, Error, Result};
 use crate::gpu::Gpu;
 use crate::gpu::gates::Gates;
 use crate::gpu::stream::{OnStream, Streams};
-use crate::peers::sheets::PeerSegment;
+use crate::peers::PeerSegment;
 use crate::segment::janitor::Janitor;
 use crate::segment::map::DeviceRange;
 use crate::session::Session;
@@ -373,7 +373,7 @@ impl Work {
 
     fn producer_lives(&self) -> bool {
         let link = &self.slot.segment.link;
-        let member = &link.directory.members[usize::from(self.slot.owner)];
+        let member = &link.directory.members[self.slot.owner.index()];
         if Member(member.member.read()).state() != MemberState::Open {
             return false;
         }

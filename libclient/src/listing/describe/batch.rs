@@ -61,7 +61,7 @@ impl Describer<'_> {
         let Some(found) = CellRoute::find(session, name.as_bytes())? else { return Ok(None) };
         let Some(entry) = found.entry else { return Ok(None) };
         let at = NameAt { entry, owner_word: found.route.seen };
-        let member = &session.directory.members[usize::from(found.owner)];
+        let member = &session.directory.members[found.owner.index()];
         let guard = session.shards.epoch_guard();
         let seen = match found.read(session, &guard) {
             Ok(seen) => seen,
