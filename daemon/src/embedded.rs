@@ -2,7 +2,7 @@
 
 use crate::config::{Config, ConfigError, StoreAt};
 use crate::core::settings::Mode;
-use crate::sys::{DaemonError, Devices, FdStore, Inherited, Listener, Shell, Stop, Supply, limits, spill};
+use crate::sys::{DaemonError, Devices, FdStore, Listener, Shell, Stop, Supply, limits, spill};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -94,7 +94,8 @@ pub fn embedded_with(config: &Config) -> Result<Embedded, EmbeddedError> {
     devices.tell(&mut settings);
     let endpoint = Endpoint::choose(config)?;
     let listener = Listener::bind(&endpoint.socket, 0o600)?;
-    let left = endpoint.inherit()?;
+    // The daemon listens already, so that no other daemon has this socket.
+    let left = FdStore::connect(endpoint.store, Some(&endpoint.socket), Vec::new())?;
     let supply = Supply { backing: limits::backing(config)?, devices };
     // An embedded daemon must write nothing to the log of the program in which it runs.
     let silent = tracing::subscriber::NoSubscriber::default;
@@ -129,15 +130,6 @@ impl<'a> Endpoint<'a> {
             return Ok(Self { folder: Some(folder), socket, store: StoreAt::None });
         };
         Ok(Self { folder: None, socket, store: config.fd_store_at() })
-    }
-
-    /// Connects to the store. The daemon listens already, so that no other daemon has this socket.
-    fn inherit(&self) -> Result<Inherited, DaemonError> {
-        match self.store {
-            StoreAt::None => Ok(Inherited::default()),
-            StoreAt::Socket(path) => FdStore::of_process(path),
-            StoreAt::Default => FdStore::of_own_process(&self.socket),
-        }
     }
 }
 

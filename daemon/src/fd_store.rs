@@ -24,6 +24,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
+use tensorlend_layout::size;
+use tensorlend_layout::word::low8;
 
 /// Maximum number of descriptors that one process stores.
 const ENTRIES_MAX: usize = 1 << 18;
@@ -94,7 +96,7 @@ impl Entries {
             return;
         }
         self.hashes[at] = hash(name);
-        self.lengths[at] = name.len() as u8;
+        self.lengths[at] = low8(name.len() as u64);
         self.names[at * NAME_BYTES_MAX..][..name.len()].copy_from_slice(name);
         self.descriptors.push(fd);
     }
@@ -124,7 +126,7 @@ pub fn run(path: &Path, idle: Option<Duration>) -> Result<(), DaemonError> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(system("PR_SET_DUMPABLE"))?;
     limits::raise_descriptors();
     let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let capacity = limit.saturating_sub(OWN_DESCRIPTORS).min(ENTRIES_MAX as u64) as usize;
+    let capacity = size::index(limit.saturating_sub(OWN_DESCRIPTORS)).min(ENTRIES_MAX);
     let (mut entries, closing) = Entries::new(capacity);
     std::thread::Builder::new()
         .name("tensorlend-close".into())
@@ -184,7 +186,7 @@ fn send_all(connection: BorrowedFd<'_>, entries: &Entries) -> rustix::io::Result
         send(connection, &bytes[..=name.len()], Some(fd.as_fd()))?;
     }
     bytes[0] = kind::ALL_SENT;
-    bytes[1..5].copy_from_slice(&(entries.capacity as u32).to_le_bytes());
+    bytes[1..5].copy_from_slice(&size::count(entries.capacity).to_le_bytes());
     send(connection, &bytes[..5], None)
 }
 

@@ -5,6 +5,10 @@
 //! makes the system calls for the core. The program `tensorlendd` calls [`run`]. [`embedded()`]
 //! runs the same daemon in a thread of this process, for tests and small programs.
 #![warn(missing_docs)]
+#![cfg_attr(
+    not(test),
+    warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap, clippy::cast_lossless)
+)]
 
 mod background;
 mod code;

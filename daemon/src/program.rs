@@ -79,7 +79,7 @@ pub fn main(arguments: Vec<OsString>) -> u8 {
                 let text = error.to_string();
                 service::pause_before_retry(&text.lines().next().unwrap_or_default());
             }
-            return error.exit_code() as u8;
+            return error.exit_code().try_into().unwrap_or(u8::MAX);
         }
     };
     if arguments.detached {

@@ -1,13 +1,11 @@
 //! The start of the daemon as a service.
 
 use crate::background;
-use crate::config::{Config, ConfigError, ModeChoice, StoreAt};
+use crate::config::{Config, ConfigError, ModeChoice};
 use crate::core::settings::{Mode, Settings};
 use crate::sys::notify::{self, Watchdog};
 use crate::sys::reload::{Load, Reloader};
-use crate::sys::{
-    Backing, DaemonError, Devices, FdStore, Inherited, Listener, Shell, Signals, Supply, await_turn, limits, spill,
-};
+use crate::sys::{Backing, DaemonError, Devices, FdStore, Listener, Shell, Signals, Supply, await_turn, limits, spill};
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Pid, Signal, kill_process};
 use std::path::{Path, PathBuf};
@@ -142,13 +140,8 @@ pub fn run(load: Load) -> Result<(), DaemonError> {
         Listener::bind(&path, socket_mode(&config, mode))?
     };
     let pool = settings.pool_bytes_max;
-    let own_store = || listener.path().filter(|_| mode == Mode::User && !notify::is_heard() && stored.is_empty());
-    let left = match (config.fd_store_at(), own_store()) {
-        (StoreAt::Socket(path), _) => FdStore::of_process(path)?,
-        (StoreAt::Default, Some(socket)) => FdStore::of_own_process(socket)?,
-        (StoreAt::None, _) => Inherited::default(),
-        (StoreAt::Default, None) => Inherited { fd_store: FdStore::of_this_process(&stored), stored },
-    };
+    let own = listener.path().filter(|_| mode == Mode::User && !notify::is_heard() && stored.is_empty());
+    let left = FdStore::connect(config.fd_store_at(), own, stored)?;
     let shell = Shell::new(listener, settings, Supply { backing, devices }, left)?.watched(Watchdog::asked_for());
     let shell = shell.watching_its_socket().ending_when_idle(config.idle_exit_s);
     let reloader = Reloader::new(load, config, mode, pool).with_faults(unknown, spill);

@@ -88,6 +88,10 @@
 //!
 //! `docs/promises.md` lists the guarantees with their tests, and `SECURITY.md` lists the limits.
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc, missing_docs)]
+#![cfg_attr(
+    not(test),
+    warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap, clippy::cast_lossless)
+)]
 
 mod alloc;
 mod api;

@@ -404,6 +404,11 @@ fn builders_with_odd_arguments() {
     for label in ["", "a\0b", "é", &endless] {
         Client::builder().socket(broker.socket()).label(label).connect().unwrap().ping().unwrap();
     }
+    for timeout in [Duration::from_nanos(u64::MAX), Duration::from_secs(i64::MAX.cast_unsigned()), Duration::MAX] {
+        let client = Client::builder().socket(broker.socket()).request_timeout(timeout).connect().unwrap();
+        client.put("x", &[1u8]).unwrap();
+        client.ping().unwrap();
+    }
     let far = format!("/{}", "d/".repeat(3000));
     for socket in ["", "\0", "/", "/dev/null", "relative", far.as_str()] {
         let error = Client::builder().socket(socket).connect().expect_err("nobody answers there");

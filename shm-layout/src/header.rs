@@ -2,6 +2,8 @@
 
 use crate::describe::structure;
 #[cfg(not(loom))]
+use crate::number::ClientNo;
+#[cfg(not(loom))]
 use crate::raw::View;
 #[cfg(not(loom))]
 use crate::versions::Layout;
@@ -64,7 +66,7 @@ pub struct WrongSheet {
 #[cfg(not(loom))]
 impl SheetHeader {
     /// Writes the header. The daemon calls this before it lends the sheet.
-    pub fn initialise(&self, magic: Magic, bytes: u64, owner: u16, count: u64, first: u64) {
+    pub fn initialise(&self, magic: Magic, bytes: u64, owner: ClientNo, count: u64, first: u64) {
         self.version.put(u64::from(Layout::OLDEST.version));
         self.hash.put(Layout::OLDEST.hash);
         self.bytes.put(bytes);

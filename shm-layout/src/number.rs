@@ -120,8 +120,8 @@ numbers! {
 impl SlotNo {
     /// Returns true if this is one of `count` slots from `first` on.
     #[inline]
-    pub const fn is_of(self, first: Self, count: u32) -> bool {
-        self.0.wrapping_sub(first.0) < count
+    pub const fn is_of(self, first: Self, count: usize) -> bool {
+        (self.0.wrapping_sub(first.0) as usize) < count
     }
 }
 

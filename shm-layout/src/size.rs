@@ -12,6 +12,12 @@ pub const fn index(value: u64) -> usize {
     value as usize
 }
 
+/// Returns a number of elements as messages and words have it. `u32::MAX` stands for more.
+#[inline]
+pub fn count(length: usize) -> u32 {
+    length.try_into().unwrap_or(u32::MAX)
+}
+
 /// A number of bytes. In TOML, the value is an integer or a string such as `"64MiB"`.
 ///
 /// ```

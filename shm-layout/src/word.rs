@@ -9,6 +9,9 @@ use crate::sync::{AtomicU64, Ordering, fence};
 use core::fmt;
 
 pub use crate::bell::Bell;
+pub use process::ProcessWord;
+
+mod process;
 
 /// A shared `u64`.
 #[repr(transparent)]

@@ -456,8 +456,10 @@ fn the_page_on_errors_lists_each_code() {
     assert!(difference.is_empty(), "on the page or in the sources, but not in both: {difference:?}");
 
     // Each row names a language and the exceptions or types that it has.
-    let (library, python, interface) =
-        (read("libclient/src/error.rs"), &texts[4], read("bindings/c/abi/tensorlend.0.txt"));
+    let version = read("bindings/c/src/version.rs");
+    let abi = version.lines().find_map(|line| line.strip_prefix("pub const TENSORLEND_ABI: u32 = ")?.strip_suffix(';'));
+    let interface = read(&format!("bindings/c/abi/tensorlend.{}.txt", abi.expect("the interface has a number")));
+    let (library, python) = (read("libclient/src/error.rs"), &texts[4]);
     let words = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
     let mut wrong = Vec::new();
     for cells in rows.iter().map(|row| row.split('|').collect::<Vec<_>>()).filter(|cells| cells.len() == 8) {

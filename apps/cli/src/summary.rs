@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 use tensorlend::{DType, Info, InfoKind, Member, Tensor, TensorInfo, Value};
+use tensorlend_os::clock::duration_ns;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::failure::Failure;
@@ -150,8 +151,7 @@ pub fn timestamp_text(timestamp_ns: u64) -> String {
 
 /// Returns the nanoseconds since 1970, which this program uses as timestamps.
 pub fn now_ns() -> u64 {
-    let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+    duration_ns(std::time::UNIX_EPOCH.elapsed().unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tensorlend::{Call, Client, Error, Lease, Lifetime, Server, Version};
 use tensorlend_model::{ModelOptions, model_bytes_name, model_service, model_statistics_name};
+use tensorlend_os::clock::duration_ms;
 use tensorlend_os::mutex::lock;
 
 /// Interval at which a worker checks its model's version, and reports to the supervisor.
@@ -266,7 +267,7 @@ impl Default for Start {
 
 impl Pulse {
     fn now_ms(&self) -> u64 {
-        self.start.0.elapsed().as_millis() as u64
+        duration_ms(self.start.0.elapsed())
     }
 
     fn busy(&self) -> Busy<'_> {

@@ -9,6 +9,7 @@ use tensorlend::Stat;
 use tensorlend::observe::{
     ClientSeen, LeaseSeen, Location, Origin, SegmentSeen, SlotState, States, StreamSeen, ValueSeen, stat_json,
 };
+use tensorlend_os::clock::duration_ms;
 
 /// Returns `/status`: the daemon, and the namespaces shown.
 pub fn status(snapshot: &Snapshot, previews: bool) -> Value {
@@ -20,7 +21,7 @@ pub fn status(snapshot: &Snapshot, previews: bool) -> Value {
         "look": snapshot.number,
         "at_ms": snapshot.at_ms,
         "previews": previews,
-        "interval_ms": snapshot.interval.as_millis() as u64,
+        "interval_ms": duration_ms(snapshot.interval),
         "daemon": snapshot.stat.as_deref().map(daemon),
         "process": {
             "resident_bytes": snapshot.process.resident_bytes,

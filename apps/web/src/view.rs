@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 use tensorlend::Stat;
 use tensorlend::observe::{Origin, Sampled, ValueSeen, natural};
+use tensorlend_os::clock::duration_ms;
 
 use crate::events::Event;
 use crate::history::Point;
@@ -107,5 +108,5 @@ impl Namespace {
 
 /// Returns the milliseconds since 1970.
 pub fn now_ms() -> u64 {
-    SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_millis() as u64)
+    SystemTime::UNIX_EPOCH.elapsed().map_or(0, duration_ms)
 }

@@ -7,6 +7,7 @@ use super::status::tensorlend_status;
 use std::ffi::{CString, c_char};
 use std::ptr::null;
 use tensorlend::{Client, Result};
+use tensorlend_os::clock::duration_ns;
 
 /// A session with the daemon, in one namespace. Several threads may use a client at once. Published
 /// tensors outlive the session.
@@ -70,7 +71,7 @@ pub unsafe extern "C" fn tensorlend_client_daemon_version(client: *const tensorl
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_ping(client: *const tensorlend_client, nanoseconds: *mut u64) -> tensorlend_status {
     call!(|client: handle, nanoseconds: optional_variable| {
-        nanoseconds.fill(u64::try_from(client.client.ping()?.as_nanos()).unwrap_or(u64::MAX));
+        nanoseconds.fill(duration_ns(client.client.ping()?));
     })
 }
 

@@ -17,6 +17,7 @@ use tensorlend_kind::{
 };
 use tensorlend_layout::tensor::Strides;
 use tensorlend_model::{ModelInfo, Models};
+use tensorlend_os::clock::duration_ns;
 
 /// An entry of a listing, borrowed from the listing. An entry is a name with its value, a stream, a
 /// list, a model or a machine. A stream or a list has only `name`, `kind` and `count`. A model has
@@ -113,7 +114,7 @@ impl Row {
             }
         };
         let row = Self::new(&info.name, kind, members.len() as u64);
-        let ttl = info.lifetime.ttl.map_or(0, |ttl| u64::try_from(ttl.as_nanos()).unwrap_or(u64::MAX));
+        let ttl = info.lifetime.ttl.map_or(0, duration_ns);
         let entry = tensorlend_entry {
             nbytes: info.nbytes,
             metadata_bytes: info.metadata_bytes,

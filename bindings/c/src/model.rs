@@ -10,8 +10,8 @@ use super::version::tensorlend_version;
 use ::tensorlend_model::{Model, ModelAnswer, ModelOptions, ModelRequest, Models, Step};
 use std::ffi::{CString, c_char, c_void};
 use std::ptr::null;
-use std::time::Duration;
 use tensorlend::{Error, Result, Value, ValueDraft, Version};
+use tensorlend_os::clock::duration_ns;
 
 /// A connection to the runners of one model. Only one thread at a time may use a connection, so
 /// open one for each thread. `tensorlend_model_close` ends it.
@@ -237,9 +237,8 @@ pub unsafe extern "C" fn tensorlend_model_times(
 ) -> tensorlend_status {
     call!(|response: handle, queue_ns: optional_variable, run_ns: optional_variable| {
         let answer = answer(response)?;
-        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        queue_ns.fill(nanoseconds(answer.queue));
-        run_ns.fill(nanoseconds(answer.run));
+        queue_ns.fill(duration_ns(answer.queue));
+        run_ns.fill(duration_ns(answer.run));
     })
 }
 

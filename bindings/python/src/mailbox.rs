@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tensorlend::{Lifetime, ValueDraft, Version};
-use tensorlend_os::clock::boottime_ns;
+use tensorlend_os::clock::{boottime_ns, duration_ns};
 use tensorlend_os::inbox::{self, Inbox, TOKEN, Token};
 use tensorlend_os::mutex::lock;
 use tensorlend_os::{fork, thread};
@@ -259,8 +259,8 @@ impl Shared {
             if renew {
                 mailbox.bound = Some((now_ns, ttl));
             }
-            let lifetime_ns = u64::try_from(2 * ttl.as_nanos()).unwrap_or(u64::MAX);
-            mailbox.state = State::Sent { token, until_ns: now_ns.saturating_add(lifetime_ns) };
+            let until_ns = now_ns.saturating_add(duration_ns(ttl).saturating_mul(2));
+            mailbox.state = State::Sent { token, until_ns };
         } else {
             mailbox.bound = None;
             mailbox.state = State::Free;

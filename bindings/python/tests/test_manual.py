@@ -63,7 +63,8 @@ def python() -> set[str]:
 
 
 # A test compares the list with the header.
-C_INTERFACE = (ROOT / "bindings/c/abi/tensorlend.0.txt").read_text()
+C_ABI = re.search(r"TENSORLEND_ABI: u32 = (\d+);", (ROOT / "bindings/c/src/version.rs").read_text())[1]
+C_INTERFACE = (ROOT / f"bindings/c/abi/tensorlend.{C_ABI}.txt").read_text()
 
 
 def c() -> set[str]:

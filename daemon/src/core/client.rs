@@ -12,6 +12,7 @@ use tensorlend_layout::catalogue::{Catalogue, CellRecord, RING};
 use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::number::{CellNo, ClientNo, SlotNo};
 use tensorlend_layout::raw::View;
+use tensorlend_layout::size;
 use tensorlend_layout::word::{Cell, Member, Word};
 
 mod announcements;
@@ -203,10 +204,10 @@ impl Client {
     pub fn announcements(&self, first: u64, end: u64) -> impl Iterator<Item = u64> + use<'_> {
         let mut next = first;
         let copies = std::iter::from_fn(move || {
-            let at = (next % RING as u64) as usize;
+            let at = size::index(next) % RING;
             let count = end.wrapping_sub(next).min(ANNOUNCEMENTS_PER_COPY).min((RING - at) as u64);
             next = next.wrapping_add(count);
-            let mut words = vec![0; count as usize];
+            let mut words = vec![0; size::index(count)];
             self.sheets.catalogue_words(offset_of!(Catalogue, ring) + at * size_of::<Word>(), &mut words);
             (count > 0).then_some(words)
         });

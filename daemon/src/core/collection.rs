@@ -23,6 +23,7 @@ use super::parts::Parts;
 use super::range::SegmentId;
 use tensorlend_layout::leases::{LeaseTable, scan_fence};
 use tensorlend_layout::number::{ClientNo, EntryNo, SlotNo};
+use tensorlend_layout::size;
 use tensorlend_layout::word::OwnerWord;
 
 const LEASES_PAUSE_NS_MAX: u64 = 30_000_000_000;
@@ -126,7 +127,7 @@ impl Namespace {
         let from = if (at, stream) == (position.line, position.id) { position.entry } else { 0 };
         let (end, value) = self.streams.value_from(at, from);
         // An entry without a value costs little, but a ring has many entries.
-        env.chores.spend(((end - from) / 16) as u32);
+        env.chores.spend(size::count((end - from) / 16));
         match value {
             Some(value) => {
                 survey.stage = Stage::Streams(StreamPosition { line: at, id: stream, entry: end });

@@ -8,6 +8,7 @@ use super::names::Full;
 use tensorlend_layout::directory::{Directory, FoundName, MemberEntry};
 use tensorlend_layout::name::KeyKind;
 use tensorlend_layout::number::{ClientNo, EntryNo};
+use tensorlend_layout::size;
 use tensorlend_layout::wire::{LimitKind, Refusal};
 use tensorlend_layout::word::{LifeWord, OwnerWord};
 
@@ -43,7 +44,7 @@ impl Context {
             Full::Names => ledger.limit(LimitKind::Names, "the number of names", "names_max", limits.names_max),
             Full::Memory(reason) => reason.refusal(0),
             Full::LongNames => {
-                let blocks = self.directory.long_names.len() as u32 - 1;
+                let blocks = size::count(self.directory.long_names.len()) - 1;
                 let what = "the number of names longer than 96 bytes (an eighth of names_max, at least 255)";
                 ledger.limit(LimitKind::LongNames, what, "names_max", blocks)
             }

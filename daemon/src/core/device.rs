@@ -164,19 +164,19 @@ pub struct OnDevice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceLocation {
     /// The index of the device in the directory's list.
-    pub device: u64,
+    pub device: u8,
     pub allocator: Allocator,
 }
 
 impl DeviceLocation {
     pub fn word(self) -> u64 {
-        self.device << 8 | self.allocator.code()
+        u64::from(self.device) << 8 | self.allocator.code()
     }
 
     /// Decodes a location. Returns `None` for host memory, and for a location that this version
     /// does not know.
     pub fn of(word: u64) -> Option<Self> {
-        Some(Self { device: word >> 8, allocator: Allocator::from_code(word & 0xFF)? })
+        Some(Self { device: (word >> 8).try_into().ok()?, allocator: Allocator::from_code(word & 0xFF)? })
     }
 }
 
@@ -209,7 +209,7 @@ mod tests {
             let place = DeviceLocation { device: 15, allocator };
             assert_eq!(DeviceLocation::of(place.word()), Some(place));
         }
-        assert_eq!((DeviceLocation::of(0), DeviceLocation::of(4)), (None, None));
+        assert_eq!([0, 4, 256 << 8 | 1].map(DeviceLocation::of), [None; 3]);
         assert_eq!(DeviceLocation { device: 0, allocator: Allocator::Pool }.word(), 1);
     }
 }

@@ -133,11 +133,11 @@ impl Devices {
     }
 
     /// Returns the device at an index of the directory's list, if the daemon still lends its memory.
-    pub fn device_at(&self, index: u64) -> Option<DeviceNumber> {
-        *self.listed.get(usize::try_from(index).ok()?)?
+    pub fn device_at(&self, index: u8) -> Option<DeviceNumber> {
+        *self.listed.get(usize::from(index))?
     }
 
-    pub fn index_of(&self, number: DeviceNumber) -> Option<u64> {
-        self.listed.iter().position(|it| *it == Some(number)).map(|index| index as u64)
+    pub fn index_of(&self, number: DeviceNumber) -> Option<u8> {
+        (0..).zip(&self.listed).find(|(_, it)| **it == Some(number)).map(|(index, _)| index)
     }
 }

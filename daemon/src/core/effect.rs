@@ -26,7 +26,7 @@ impl SheetPlan {
     /// the header.
     pub fn initialise(&self, view: &View, bytes: u64) {
         let head: &SheetHeader = view.at(0).expect("a sheet is longer than its header");
-        head.initialise(self.magic, bytes, self.owner.get(), self.count, self.first);
+        head.initialise(self.magic, bytes, self.owner, self.count, self.first);
     }
 }
 

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use tensorlend_layout::directory::{Directory, NameEntry};
 use tensorlend_layout::number::EntryNo;
+use tensorlend_layout::size;
 use tensorlend_layout::word::{OwnerKind, OwnerWord};
 
 /// Number of entries whose memory is allocated together.
@@ -55,10 +56,10 @@ impl EntrySet {
     }
 
     pub fn iter(&self) -> impl Iterator<Item = EntryNo> + '_ {
-        let of = |(at, &bits): (usize, &u64)| {
-            (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| EntryNo::new(at as u32 * 64 + bit))
+        let of = |(&bits, word): (&u64, u32)| {
+            (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| EntryNo::new(word * 64 + bit))
         };
-        self.0.iter().enumerate().flat_map(of)
+        self.0.iter().zip(0..).flat_map(of)
     }
 }
 
@@ -88,7 +89,7 @@ impl Entries {
     /// If `moved` is not 0, the other daemon may have freed memory. An entry whose words are zero
     /// then gets a version derived from `moved`, so that no version is used twice.
     pub fn restore(d: &Directory, end: u32, used: &EntrySet, moved: u64) -> Self {
-        let mut it = Self::new(d.names.len() as u32);
+        let mut it = Self::new(size::count(d.names.len()));
         for chunk in 0..end.div_ceil(CHUNK) {
             it.chunks.push(Chunk { state: State::There, free: [0; WORDS], count: 0, floor: OwnerWord(0) });
             for number in it.numbers(chunk).filter(|number| *number != EntryNo::NONE && !used.contains(*number)) {
@@ -116,8 +117,7 @@ impl Entries {
     }
 
     fn numbers(&self, chunk: u32) -> impl ExactSizeIterator<Item = EntryNo> + use<> {
-        let Range { start, end } = self.extent_of(chunk);
-        (start as usize..end as usize).map(|at| EntryNo::new(at as u32))
+        self.extent_of(chunk).map(EntryNo::new)
     }
 
     /// Returns the next chunk that needs memory, if fewer than `reserve` entries are free. The
@@ -126,12 +126,13 @@ impl Entries {
         if self.free + self.ordered >= reserve {
             return None;
         }
+        let fresh = size::count(self.chunks.len());
         let chunk = match self.absent.pop_first() {
             Some(chunk) => chunk,
-            None if self.chunks.len() as u32 * CHUNK < self.count => {
+            None if fresh * CHUNK < self.count => {
                 let floor = OwnerWord(0);
                 self.chunks.push(Chunk { state: State::Absent, free: [0; WORDS], count: 0, floor });
-                self.chunks.len() as u32 - 1
+                fresh
             }
             None => return None,
         };
@@ -195,7 +196,7 @@ impl Entries {
     pub fn take(&mut self) -> Option<EntryNo> {
         let first = *self.with_free.first()?;
         let chunk = &mut self.chunks[first as usize];
-        let (word, bits) = chunk.free.iter_mut().enumerate().find(|(_, bits)| **bits != 0)?;
+        let (bits, word) = chunk.free.iter_mut().zip(0..).find(|(bits, _)| **bits != 0)?;
         let bit = bits.trailing_zeros();
         *bits &= *bits - 1;
         chunk.count -= 1;
@@ -203,7 +204,7 @@ impl Entries {
         if chunk.count == 0 {
             self.with_free.remove(&first);
         }
-        Some(EntryNo::new(first * CHUNK + word as u32 * 64 + bit))
+        Some(EntryNo::new(first * CHUNK + word * 64 + bit))
     }
 
     /// Frees an entry whose owner word is a tombstone.

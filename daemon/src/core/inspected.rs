@@ -7,6 +7,7 @@ use tensorlend_layout::dataset::MEMBERS_MAX;
 use tensorlend_layout::leases::{LeaseTable, scan_fence};
 use tensorlend_layout::name::{KeyKind, parse};
 use tensorlend_layout::number::{ClientNo, EntryNo, SlotNo};
+use tensorlend_layout::size;
 use tensorlend_layout::tensor::{NDIM_INLINE, SlotInfo, SlotKind};
 use tensorlend_layout::wire::{
     Holds, INSPECTED_CLIENTS_MAX, INSPECTED_LEASES_MAX, INSPECTED_NAMES_MAX, Inspected, InspectedClient,
@@ -40,7 +41,7 @@ impl Namespace {
                 connected: client.is_live(),
                 since_ns: entry.since_ns.peek(),
                 bytes: entry.bytes.peek(),
-                segments: client.segments.len() as u32,
+                segments: size::count(client.segments.len()),
             }
         });
         Inspected::Clients { clients: clients.collect(), next: all.next().map(|(number, _)| number) }

@@ -24,7 +24,7 @@ use tensorlend_layout::directory::{MemberEntry, key_word};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::number::ClientNo;
 use tensorlend_layout::wire::{Reply, Welcome};
-use tensorlend_layout::word::{Absorbed, Member, MemberState};
+use tensorlend_layout::word::{Absorbed, Member, MemberState, ProcessWord, low32};
 
 impl Namespace {
     /// Completes a request to join, after the client's sheets have been made.
@@ -131,7 +131,7 @@ impl Members {
         let [catalogue, leases] = <[Making; 2]>::try_from(work).expect("a catalogue and a lease table");
         let entry = context.directory.entry(number);
         let epoch = Member(entry.member.peek()).epoch().wrapping_add(1);
-        let member = Member::new(MemberState::Open, epoch, catalogue.mem.0 as u32);
+        let member = Member::new(MemberState::Open, epoch, low32(catalogue.mem.0));
         write_member(entry, &joining, env.clock.now_ns(), context.ledger.first_grant());
         // No client reads the new member's leases before the member has acknowledged its sheets
         // (see [`Members::list_member`]). The daemon reads the member's ring only after the member
@@ -244,7 +244,7 @@ fn write_member(entry: &MemberEntry, Joining { peer, label, .. }: &Joining, now_
     // A new epoch of this number begins. A client with mappings of the former epoch detects the new
     // epoch by the change of the geometry word.
     entry.geometry.add(1);
-    entry.process.put(u64::from(peer.pid) << 32 | u64::from(peer.uid));
+    entry.process.put(ProcessWord::new(peer.pid, peer.uid).0);
     entry.since_ns.put(now_ns);
     entry.bytes.put(0);
     entry.announce_until.put(announce_until);

@@ -12,6 +12,7 @@ use std::str::FromStr;
 use tensorlend_layout::directory::DEVICES;
 use tensorlend_layout::number::{ClientNo, CursorNo, SlotNo, StreamLine};
 use tensorlend_layout::raw::View;
+use tensorlend_layout::word::low8;
 
 /// The kind and owner of a preserved descriptor.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -216,7 +217,7 @@ fn extent(device: u8, bytes: u64) -> u64 {
 /// Decodes a number from [`extent`].
 fn extent_of(number: u64) -> Result<(u8, u64), NoLabel> {
     let bytes = (number / DEVICES as u64).checked_mul(device::UNIT).ok_or(NoLabel)?;
-    Ok(((number % DEVICES as u64) as u8, bytes))
+    Ok((low8(number % DEVICES as u64), bytes))
 }
 
 /// A number in base 36.

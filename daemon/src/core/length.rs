@@ -4,6 +4,7 @@ use super::settings::{NamespaceLimits, RESERVED_SESSIONS};
 use tensorlend_layout::catalogue::{Catalogue, CellRecord, SlotRecord, cells_count, part_bytes};
 use tensorlend_layout::directory::Geometry;
 use tensorlend_layout::leases::LeaseTable;
+use tensorlend_layout::size;
 use tensorlend_layout::stream::{RingEntry, StreamRing};
 
 /// log2 of the maximum number of slots of a segment.
@@ -43,7 +44,7 @@ pub fn geometry(limits: &NamespaceLimits) -> Geometry {
 /// Returns the maximum number of clients for a table of members with `lines` entries, excluding the
 /// reserved entries.
 pub fn members_max(lines: usize) -> u32 {
-    (lines as u32).saturating_sub(1 + RESERVED_SESSIONS).max(1)
+    size::count(lines).saturating_sub(1 + RESERVED_SESSIONS).max(1)
 }
 
 /// Returns the bytes of the sheets that a namespace with one client needs: directory, catalogue and lease table.

@@ -18,7 +18,8 @@ use tensorlend_layout::catalogue::RING;
 use tensorlend_layout::directory::{Directory, ENTRY_NAME_WORDS, FIRST_TABLE_LOG2, LongName, PlaceWord, SEARCH_MAX};
 use tensorlend_layout::name::KeyKind;
 use tensorlend_layout::number::EntryNo;
-use tensorlend_layout::word::{OwnerKind, OwnerWord, TableWord, Word};
+use tensorlend_layout::size;
+use tensorlend_layout::word::{OwnerKind, OwnerWord, TableWord, Word, low8, low32};
 
 /// The reason why a key got no entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,10 +114,6 @@ fn owner_word_of(d: &Directory, entry: EntryNo) -> OwnerWord {
     OwnerWord(d.names[entry.index()].owner_word.peek())
 }
 
-fn key_bytes(d: &Directory, entry: EntryNo) -> usize {
-    (d.names[entry.index()].key.peek() & 0xFFFF) as usize
-}
-
 impl Names {
     /// Returns the names of a fresh directory of at most `max` names. `discards` is true if the
     /// daemon may free memory of the directory. `secret` is a random number that only the daemon
@@ -131,15 +128,15 @@ impl Names {
             max: max.into(),
             live: 0,
             table: Table::new(d.table(), d.table_seed(d.table())),
-            log2_max: (d.places.len() / 2).ilog2() as u8,
+            log2_max: low8((d.places.len() / 2).ilog2().into()),
             secret,
             changes: 0,
             is_crowded: false,
             half_bytes: [PLACE_BYTES << FIRST_TABLE_LOG2, 0],
-            entries: Entries::new(d.names.len() as u32),
+            entries: Entries::new(size::count(d.names.len())),
             owned: Owned::default(),
             building: None,
-            blocks: Blocks::new(d.long_names.len() as u32),
+            blocks: Blocks::new(size::count(d.long_names.len())),
             orders: BTreeMap::new(),
             failed: None,
             discards,
@@ -329,7 +326,7 @@ impl Names {
             return Err(Full::Names);
         }
         // Counting further places would not change the decision.
-        let passed = d.passed_by(hash).take(search_max as usize + 1).count() as u64;
+        let passed = d.passed_by(hash).take(size::index(search_max) + 1).count() as u64;
         if passed > search_max {
             let leads = |place: &PlaceWord| {
                 place.entry() != EntryNo::NONE && KeyKind::of(&d.names[place.entry().index()]).leads_to_cell()
@@ -382,8 +379,8 @@ impl Names {
         if let Some(building) = &mut self.building {
             building.forget(d, at, place);
         }
-        if key_bytes(d, entry) > INLINE_BYTES {
-            let block = (name.key.peek() >> 16) as u32;
+        if d.names[entry.index()].key_bytes() > INLINE_BYTES {
+            let block = low32(name.key.peek() >> 16);
             name.clear_key();
             self.blocks.give(block);
         }

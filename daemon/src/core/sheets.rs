@@ -19,7 +19,7 @@ impl Members {
     /// Handles a request for more cells.
     pub fn grow_cells(&mut self, env: &mut Env, context: &Context, conn: ConnId, number: ClientNo) -> RequestResult {
         let client = self.me(number);
-        let (uid, part, granted) = (client.uid, client.sheets.further_parts() as u8 + 1, client.sheets.granted());
+        let (uid, part, granted) = (client.uid, client.sheets.further_parts() + 1, client.sheets.granted());
         // A client may have twice as many cells as there may be names, because the client binds
         // each name to a fresh cell.
         if part >= CELL_PARTS || u64::from(granted) >= 2 * u64::from(context.ledger.limits().names_max).max(4096) {

@@ -8,6 +8,7 @@ use super::namespace::Namespace;
 use super::orphans::FormerWriter;
 use super::settings::Mode;
 use std::collections::BTreeMap;
+use tensorlend_layout::size;
 use tensorlend_layout::wire::{Holder, NamespaceUse, Stat, UidUse};
 
 /// Maximum number of accounts in one response. A response must fit into a packet.
@@ -47,7 +48,7 @@ pub fn stat(env: &Env, namespaces: &BTreeMap<NamespaceId, Namespace>, asker: Opt
     for namespace in namespaces.values() {
         stat.names += namespace.bindings.names().live();
         for client in namespace.members.values() {
-            stat.segments += client.segments.len() as u32;
+            stat.segments += size::count(client.segments.len());
             if client.is_live() {
                 stat.clients += 1;
             } else {
@@ -120,7 +121,7 @@ pub fn namespace_use(env: &Env, namespace: &Namespace) -> NamespaceUse {
         descriptors: held.descriptors,
         names: namespace.bindings.names().live(),
         names_max: limits.names_max,
-        clients: namespace.members.len() as u32,
+        clients: size::count(namespace.members.len()),
         clients_max: limits.members_max,
     }
 }

@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Once;
 use tensorlend_layout::raw::View;
+use tensorlend_layout::size;
 use tensorlend_os::map;
 use tensorlend_os::memfd::{self, Access, HugePage};
 use tensorlend_os::numa::{self, Numa};
@@ -32,11 +33,6 @@ pub struct Backing {
 }
 
 const NAME: &str = "tensorlend-segment";
-
-/// Converts a length into the type of the lengths of mappings.
-pub fn size(bytes: u64) -> io::Result<usize> {
-    usize::try_from(bytes).map_err(io::Error::other)
-}
 
 /// A range of a sheet that the daemon has mapped writable.
 pub struct SheetRange<'a> {
@@ -86,7 +82,7 @@ impl Backing {
         may_continue: &dyn Fn() -> bool,
     ) -> io::Result<()> {
         if self.pages == Pages::Advised {
-            let sheet = map::sheet(fd, size(bytes)?, Access::Write)?;
+            let sheet = map::sheet(fd, size::index(bytes), Access::Write)?;
             self.ask(&sheet);
             return self.allocate(SheetRange { fd: fd.as_fd(), sheet: &sheet, at: 0, bytes }, claim, may_continue);
         }
@@ -113,7 +109,7 @@ impl Backing {
         make_room(bytes, Claim::Users)?;
         let fd = memfd::create_empty(NAME, bytes)?;
         if self.numa != Numa::Local || self.pages == Pages::Advised {
-            let mapped = map::segment(&fd, bytes as usize, Access::Write, false)?;
+            let mapped = map::segment(&fd, size::index(bytes), Access::Write, false)?;
             numa::place(&mapped, self.numa)?;
             // Only a mapping can request huge pages. If the request fails, the code below allocates ordinary pages.
             if self.pages == Pages::Advised
@@ -135,7 +131,7 @@ impl Backing {
         make_room(bytes, Claim::Clients)?;
         let fd = memfd::create_empty(NAME, bytes)?;
         if self.numa != Numa::Local {
-            numa::place(&map::segment(&fd, bytes as usize, Access::Write, false)?, self.numa)?;
+            numa::place(&map::segment(&fd, size::index(bytes), Access::Write, false)?, self.numa)?;
         }
         if self.pages == Pages::Advised {
             memfd::mark_for_huge_pages(fd.as_fd())?;
@@ -146,7 +142,7 @@ impl Backing {
     fn make_reserved(self, bytes: u64, page: HugePage, may_continue: &dyn Fn() -> bool) -> io::Result<OwnedFd> {
         let fd = memfd::create_huge(NAME, bytes, page)?;
         if self.numa != Numa::Local {
-            numa::place(&map::segment(&fd, bytes as usize, Access::Write, false)?, self.numa)?;
+            numa::place(&map::segment(&fd, size::index(bytes), Access::Write, false)?, self.numa)?;
         }
         memfd::allocate(fd.as_fd(), 0, bytes, may_continue)?;
         Ok(fd)

@@ -18,7 +18,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 use tensorlend_layout::wire::Refusal;
-use tensorlend_os::clock::boottime_ns;
+use tensorlend_os::clock::{boottime_ns, duration_ms};
 use tensorlend_os::packet;
 use tensorlend_os::toll::Toll;
 
@@ -60,7 +60,7 @@ impl Shell {
         for other in connection.process.iter().chain(&connection.wakeup) {
             let _ = epoll::delete(&self.epoll, other);
         }
-        let (uid, cost_ms) = (connection.uid, connection.toll.cost().as_millis() as u64);
+        let (uid, cost_ms) = (connection.uid, duration_ms(connection.toll.cost()));
         if self.bans.note_end(uid, &connection.toll, boottime_ns()) {
             let who = self.core.who(ConnId(token));
             tracing::warn!(uid, cost_ms, "disconnected {who}: {SLOW_SOCKET}");
@@ -82,7 +82,7 @@ impl Shell {
     pub(super) fn check_toll(&mut self, token: u64) {
         let Some(it) = self.connections.get_mut(&token).filter(|it| it.toll.is_excessive()) else { return };
         if self.bans.forgives(it.uid, &it.toll, boottime_ns()) {
-            let (uid, cost_ms) = (it.uid, it.toll.cost().as_millis() as u64);
+            let (uid, cost_ms) = (it.uid, duration_ms(it.toll.cost()));
             let who = self.core.who(ConnId(token));
             tracing::info!(uid, cost_ms, "a message to {who} took long: the next one ends its session");
             it.toll = Toll::default();

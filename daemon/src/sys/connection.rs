@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 use tensorlend_layout::wire::{QueueRequest, Refusal, Reply, Request, decode, encode};
+use tensorlend_os::clock::duration_ns;
 use tensorlend_os::fork::Unshared;
 use tensorlend_os::packet::{self, Packet};
 use tensorlend_os::toll::Toll;
@@ -249,7 +250,7 @@ const ONE_CALL: Duration = Duration::from_millis(100);
 /// Time after a forgiven cost or a ban in which the daemon does not forgive the same user again.
 /// The time is twice the longest ban. So a user who is always forgiven gets no larger part of the
 /// loop's time than a user who is always banned.
-const FORGIVEN_NS: u64 = 2 * BAN.1.as_nanos() as u64;
+const FORGIVEN_NS: u64 = 2 * duration_ns(BAN.1);
 
 /// The users that are banned because of the costs of their sockets, and the costs that are still
 /// below a ban. All uids of an owner count as one user: see [`Owners`].
@@ -321,7 +322,7 @@ impl Bans {
         let ban = (cost * PART).clamp(BAN.0, BAN.1);
         let until_ns = self.until_ns.entry(owner).or_insert(now_ns);
         // The bans for simultaneous connections add up, to at most the longest ban.
-        *until_ns = (*until_ns + ban.as_nanos() as u64).min(now_ns + BAN.1.as_nanos() as u64);
+        *until_ns = (*until_ns + duration_ns(ban)).min(now_ns + duration_ns(BAN.1));
     }
 
     /// Returns the end of the ban on `uid`, if the user is banned now.

@@ -11,6 +11,7 @@ pub mod channel;
 pub mod own;
 
 use super::{DaemonError, notify};
+use crate::config::StoreAt;
 use crate::core::MemId;
 use crate::core::label::Label;
 use channel::{NAME_BYTES_MAX, PACKET_BYTES, SEND_MAX, kind, receive, send};
@@ -172,9 +173,23 @@ pub struct FdStore {
 }
 
 impl FdStore {
+    /// Connects to the store that the configuration names. By default, a daemon with `own` uses a store next to this socket,
+    /// and any other daemon uses the store of the service manager, which passed `stored`.
+    ///
+    /// # Errors
+    /// An error if a store in another process does not respond within ten seconds, or if another daemon is connected to it.
+    pub fn connect(at: StoreAt<'_>, own: Option<&Path>, stored: Vec<Stored>) -> Result<Inherited, DaemonError> {
+        match (at, own) {
+            (StoreAt::Socket(path), _) => Self::of_process(path),
+            (StoreAt::Default, Some(socket)) => Self::of_own_process(socket),
+            (StoreAt::Default, None) => Ok(Inherited { fd_store: Self::of_this_process(&stored), stored }),
+            (StoreAt::None, _) => Ok(Inherited::default()),
+        }
+    }
+
     /// Returns the store of the service manager that started this process, and passed `stored`. The result stores
     /// nothing if there is no service manager.
-    pub fn of_this_process(stored: &[Stored]) -> Self {
+    fn of_this_process(stored: &[Stored]) -> Self {
         let room = || Store::ServiceManager(Room::of_environment(stored));
         let store = if notify::is_heard() { room() } else { Store::None };
         Self { store, ..Self::default() }
@@ -185,7 +200,7 @@ impl FdStore {
     ///
     /// # Errors
     /// An error if a store runs there and does not respond within ten seconds: it may have what a former daemon has left.
-    pub fn of_own_process(socket: &Path) -> Result<Inherited, DaemonError> {
+    fn of_own_process(socket: &Path) -> Result<Inherited, DaemonError> {
         let Some(path) = own::path(socket) else {
             tracing::warn!("the path of the socket is too long for that of an fd store: a restart loses all tensors");
             return Ok(Inherited::default());
@@ -227,7 +242,7 @@ impl FdStore {
     /// # Errors
     /// An error if no such process responds within ten seconds, or if another daemon is connected
     /// to it.
-    pub fn of_process(path: &Path) -> Result<Inherited, DaemonError> {
+    fn of_process(path: &Path) -> Result<Inherited, DaemonError> {
         let start = Instant::now();
         loop {
             match Welcome::receive(path, START_MAX) {

@@ -7,7 +7,7 @@ mod unmapped;
 mod unreturned;
 mod wake;
 
-use super::backing::{Backing, SheetRange, size};
+use super::backing::{Backing, SheetRange};
 use super::device::DeviceMemory;
 use super::lanes::{Lane, Lanes};
 use super::room::Claim;
@@ -20,6 +20,7 @@ use std::sync::Arc;
 use tensorlend_layout::directory::DirectoryHead;
 use tensorlend_layout::header::{Magic, SheetHeader};
 use tensorlend_layout::raw::View;
+use tensorlend_layout::size;
 use tensorlend_layout::word::Bell;
 use tensorlend_os::map;
 use tensorlend_os::memfd::{self, Access};
@@ -217,7 +218,7 @@ fn finish(plan: Plan, blank: OwnedFd) -> Made {
     let mut words = [0; size_of::<SheetHeader>() / size_of::<u64>()];
     header.words(0, &mut words);
     recreated::write_all(fd.as_fd(), words.map(u64::to_ne_bytes).as_flattened(), 0)?;
-    let view = unmapped::view(&fd, size(plan.bytes)?);
+    let view = unmapped::view(&fd, size::index(plan.bytes));
     Ok((fd, Some(view)))
 }
 
@@ -230,7 +231,7 @@ fn empty_sheet(bytes: u64, sheet: SheetPlan, system: bool) -> io::Result<OwnedFd
 }
 
 fn map_sheet(bytes: u64, fd: &OwnedFd, access: Access) -> io::Result<View> {
-    map::sheet(fd, size(bytes)?, access)
+    map::sheet(fd, size::index(bytes), access)
 }
 
 impl Memories {

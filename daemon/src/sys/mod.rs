@@ -59,7 +59,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tensorlend_layout::wire::{Refusal, Reply};
 use tensorlend_os::clock::boottime_ns;
 use turn::Turn;
@@ -372,8 +372,7 @@ impl Shell {
         let (core, accept, unsent) = (self.core.alarm(), self.accept_after_ns, self.unsent_due_ns());
         let due = [core, accept, watchdog, unsent, queued, fd_store, ahead, socket, self.idle_due_ns()];
         let at = due.into_iter().flatten().min()?;
-        let wait = at.saturating_sub(boottime_ns());
-        Some(Timespec { tv_sec: (wait / 1_000_000_000) as i64, tv_nsec: (wait % 1_000_000_000) as _ })
+        Timespec::try_from(Duration::from_nanos(at.saturating_sub(boottime_ns()))).ok()
     }
 
     /// Passes an event to the core and performs the effects. Then passes the events that follow

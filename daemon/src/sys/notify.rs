@@ -12,6 +12,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
+use tensorlend_os::clock::duration_ns;
 
 /// Maximum time for which the loop waits until the service manager takes a notification.
 pub const SEND_MAX: Duration = Duration::from_secs(5);
@@ -93,7 +94,7 @@ impl Watchdog {
     /// Returns the watchdog. Returns `None` if the service manager has set none for this process.
     pub fn asked_for() -> Option<Self> {
         let timeout = sd_notify::watchdog_enabled().filter(|timeout| !timeout.is_zero())?;
-        let period_ns = u64::try_from(timeout.as_nanos() / 2).ok()?;
+        let period_ns = duration_ns(timeout) / 2;
         Some(Self { period_ns, next_ns: 0 })
     }
 

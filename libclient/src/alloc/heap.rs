@@ -256,7 +256,7 @@ impl Heap {
     /// Returns the index of the segment that holds a slot of this client.
     #[inline]
     fn at(&mut self, slot: SlotNo) -> usize {
-        let holds = |own: &OwnSegment| slot.is_of(own.base, own.slots.len() as u32);
+        let holds = |own: &OwnSegment| slot.is_of(own.base, own.slots.len());
         if !self.segments.get(self.last).is_some_and(holds) {
             let after = self.segments.partition_point(|s| s.base <= slot);
             assert!(after > 0 && holds(&self.segments[after - 1]), "slot {slot} is not of this client");

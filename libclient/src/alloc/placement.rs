@@ -8,6 +8,7 @@
 
 use crate::alloc::extents::Extents;
 use tensorlend_layout::tensor::{ALIGN, PAGE};
+use tensorlend_layout::word::low8;
 
 /// Length in bytes of the first segment of small slots, for which a new client waits.
 const FIRST_BYTES: u64 = 128 << 10;
@@ -177,7 +178,7 @@ impl Placement {
         let slots_log2 = match (small, is_first) {
             (true, true) => SLOTS_LOG2.0,
             // The segment gets at most as many slot numbers as the number of slots that fit into it.
-            (true, false) => self.slots_log2.min((bytes / ALIGN).ilog2() as u8).max(SLOTS_LOG2.0),
+            (true, false) => self.slots_log2.min(low8((bytes / ALIGN).ilog2().into())).max(SLOTS_LOG2.0),
             (false, _) => SMALL_LOG2,
         };
         (bytes, slots_log2)

@@ -4,9 +4,9 @@ use super::Allocator;
 use super::heap::Heap;
 use crate::peers::PeerTable;
 use std::sync::{MutexGuard, TryLockError};
-use tensorlend_layout::leases;
 use tensorlend_layout::number::{ClientNo, SlotNo};
 use tensorlend_layout::word::{Cell, LeaseWord};
+use tensorlend_layout::{leases, size};
 use tensorlend_os::mutex::lock;
 
 /// Approximate cost of scanning one member, in nanoseconds.
@@ -49,7 +49,7 @@ impl Reclaiming {
         let bits_log2 = (self.slots.len() * 16).next_power_of_two().ilog2().clamp(9, 20);
         // Fibonacci hashing: the factor is 2^64 divided by the golden ratio.
         let place = |lease: LeaseWord| {
-            let bit = (lease.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - bits_log2)) as usize;
+            let bit = size::index(lease.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - bits_log2));
             (bit / 64, 1 << (bit % 64))
         };
         self.bits.clear();

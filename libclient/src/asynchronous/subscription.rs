@@ -11,6 +11,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::OnceLock;
 use std::task::{Context, Poll, ready};
+use tensorlend_os::clock::duration_ns;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 /// A subscription for tokio tasks: use [`AsyncSubscription::recv`], or any combinator over [`futures_core::Stream`].
@@ -175,8 +176,8 @@ impl futures_core::Stream for AsyncSubscription {
 fn poll_time() -> Instant {
     static ORIGIN: OnceLock<Instant> = OnceLock::new();
     let origin = *ORIGIN.get_or_init(Instant::now);
-    let period = NAP_MAX.as_nanos() as u64;
-    let passed = Instant::now().saturating_duration_since(origin).as_nanos() as u64;
+    let period = duration_ns(NAP_MAX);
+    let passed = duration_ns(Instant::now().saturating_duration_since(origin));
     origin + std::time::Duration::from_nanos((passed / period + 1) * period)
 }
 

@@ -43,12 +43,12 @@ pub fn open(path: &Path, timeout: Duration) -> rustix::io::Result<OwnedFd> {
 
 /// Waits until one of the sockets is readable or closed at its other end. Returns false if the timeout passed.
 pub fn is_readable(sockets: &[&OwnedFd], timeout: Duration) -> bool {
-    let end = Instant::now() + timeout;
+    let start = Instant::now();
     loop {
-        let left = end.saturating_duration_since(Instant::now());
         let mut polled: Vec<_> = sockets.iter().map(|socket| PollFd::new(*socket, PollFlags::IN)).collect();
-        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        match poll(&mut polled, Some(&left)) {
+        // A time that is too long for the clock has no end.
+        let left = Timespec::try_from(timeout.saturating_sub(start.elapsed())).ok();
+        match poll(&mut polled, left.as_ref()) {
             Err(Errno::INTR) => {}
             // An error of poll counts as readable: `receive` then returns the socket's error.
             found => return found != Ok(0),

@@ -11,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tensorlend_layout::number::SlotNo;
+use tensorlend_os::clock::duration_ns;
 use tensorlend_os::fork;
 use tensorlend_os::mutex::lock;
 
@@ -114,7 +115,7 @@ impl Log {
             return;
         }
         // Read the time under the lock, so that the lines are sorted by time.
-        let time_ns = self.start.elapsed().as_nanos() as u64;
+        let time_ns = duration_ns(self.start.elapsed());
         state.events.push(Event { time_ns, generation, bytes, slot, thread, action });
         state.pushed += 1;
         let waiting = state.events.len();

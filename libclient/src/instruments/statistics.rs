@@ -36,23 +36,24 @@ pub struct Statistics {
 
 impl Statistics {
     fn allocated(&mut self, bytes: u64) {
-        self.current_bytes += bytes as i64;
+        self.current_bytes += bytes.cast_signed();
         self.current_count += 1;
-        self.peak_bytes = self.peak_bytes.max(self.current_bytes.max(0) as u64);
-        self.peak_count = self.peak_count.max(self.current_count.max(0) as u64);
+        self.peak_bytes = self.peak_bytes.max(self.current_bytes.max(0).cast_unsigned());
+        self.peak_count = self.peak_count.max(self.current_count.max(0).cast_unsigned());
         self.total_bytes += bytes;
         self.total_count += 1;
     }
 
     fn freed(&mut self, bytes: u64) {
-        self.current_bytes -= bytes as i64;
+        self.current_bytes -= bytes.cast_signed();
         self.current_count -= 1;
     }
 
     /// Combines two counts. The result covers the time from the beginning of `self` to the end of `next`, which began
     /// where `self` ended.
     fn then(&self, next: &Self) -> Self {
-        let peak = |before: u64, current: i64, next: u64| before.max((current + next as i64).max(0) as u64);
+        let peak =
+            |before: u64, current: i64, next: u64| before.max((current + next.cast_signed()).max(0).cast_unsigned());
         Self {
             current_bytes: self.current_bytes + next.current_bytes,
             current_count: self.current_count + next.current_count,

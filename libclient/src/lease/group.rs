@@ -10,6 +10,7 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use tensorlend_layout::dataset::Index;
 use tensorlend_layout::number::SlotNo;
+use tensorlend_layout::size;
 use tensorlend_layout::stream::HeaderSummary;
 use tensorlend_layout::tensor::{BadTensor, METADATA_INLINE, SlotInfo, check_extent};
 
@@ -108,14 +109,14 @@ impl Group {
                 check(&summary, generation, bytes)?;
             }
         }
-        let (from, end) = (place.start as u32, place.end as u32);
+        let (from, end) = (size::count(place.start), size::count(place.end));
         Ok(Self { words: words.clone(), from, end, more, tensors: OnceLock::new() })
     }
 
     /// Returns a group from its members' records, if the index is not enough. `tensors` are those in host memory.
     pub fn of_records(words: Arc<[u64]>, tensors: Vec<Tensor>, more: More) -> Self {
         let tensors = OnceLock::from(tensors.into_boxed_slice());
-        Self { from: 0, end: words.len() as u32, words, more: Some(Box::new(more)), tensors }
+        Self { from: 0, end: size::count(words.len()), words, more: Some(Box::new(more)), tensors }
     }
 
     fn words(&self) -> &[u64] {

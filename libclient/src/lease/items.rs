@@ -11,6 +11,7 @@ use std::sync::Arc;
 use tensorlend_layout::directory::FoundName;
 use tensorlend_layout::name::item_key;
 use tensorlend_layout::number::EntryNo;
+use tensorlend_layout::size;
 
 /// Leases items of the list with this id. If the list is a queue, omits items that consumers have finished. If the list was
 /// cleared in the meantime, leases only the items before the first missing one: later items may be missing for another
@@ -27,7 +28,7 @@ pub fn lease_items(
     let mut from = numbers.start;
     while from < numbers.end {
         let end = numbers.end.min(from + BATCH as u64);
-        session.fetch_entries(next, (end - from) as u32);
+        session.fetch_entries(next, size::index(end - from));
         let found: Vec<_> = (from..end).map(|number| find_item(session, id, number, &mut next)).collect();
         let leased = lease_found(session, &found);
         for (number, value) in (from..end).zip(leased) {

@@ -138,8 +138,8 @@ impl Link {
     }
 
     /// Loads the first lines of this many adjacent entries, for look-ups that expect their names there.
-    pub fn fetch_entries(&self, first: EntryNo, count: u32) {
-        for entry in self.directory.names.iter().skip(first.index()).take(count as usize) {
+    pub fn fetch_entries(&self, first: EntryNo, count: usize) {
+        for entry in self.directory.names.iter().skip(first.index()).take(count) {
             black_box(entry.owner_word.peek());
         }
     }

@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use tensorlend_layout::child_holds::ChildHolds;
 use tensorlend_layout::leases::{LeaseTable, SHARD_ENTRIES, SHARDS, Shard, release};
 use tensorlend_layout::raw::Sheet;
-use tensorlend_layout::word::{LeaseWord, Word};
+use tensorlend_layout::size;
+use tensorlend_layout::word::{LeaseWord, Word, low8};
 use tensorlend_os::{barrier, fork, map};
 
 pub(super) const SHARED: usize = SHARDS - 1;
@@ -79,12 +80,12 @@ impl Last {
 
     #[inline(always)]
     pub(super) fn first(self) -> usize {
-        self.0 as usize % SHARDS
+        size::index(self.0) % SHARDS
     }
 
     #[inline(always)]
     pub(super) fn current(self) -> usize {
-        (self.0 >> 8) as usize % SHARDS
+        size::index(self.0 >> 8) % SHARDS
     }
 
     fn has_more(self) -> bool {
@@ -100,6 +101,12 @@ pub struct LeaseEntry {
 }
 
 impl LeaseEntry {
+    #[inline(always)]
+    fn new(shard: usize, entry: usize) -> Self {
+        const { assert!(SHARDS <= 1 << 8 && SHARD_ENTRIES <= 1 << 8) };
+        Self { shard: low8(shard as u64), entry: low8(entry as u64) }
+    }
+
     fn number(self) -> usize {
         usize::from(self.shard) * SHARD_ENTRIES + usize::from(self.entry)
     }
@@ -167,7 +174,7 @@ impl Shards {
             && (at != 0 || shard == guard.shard || self.is_settled(guard))
         {
             guard.from.set(at + 1);
-            return Some((attempt(entry), LeaseEntry { shard: shard as u8, entry: at as u8 }));
+            return Some((attempt(entry), LeaseEntry::new(shard, at)));
         }
         self.with_free_elsewhere(guard, attempt)
     }
@@ -192,11 +199,11 @@ impl Shards {
         {
             guard.current.set(shard);
             guard.from.set(at + 1);
-            return Some((attempt(entry), LeaseEntry { shard: shard as u8, entry: at as u8 }));
+            return Some((attempt(entry), LeaseEntry::new(shard, at)));
         }
         let _turn = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         let (at, entry) = Shard::new(&self.table, SHARED).free_entry_from(0)?;
-        Some((attempt(entry), LeaseEntry { shard: SHARED as u8, entry: at as u8 }))
+        Some((attempt(entry), LeaseEntry::new(SHARED, at)))
     }
 
     /// Returns a shard of this thread with a free entry. Claims another shard if all of the thread's shards are full.
@@ -273,7 +280,7 @@ impl Shards {
             let shard = used.trailing_zeros() as usize % SHARDS;
             used &= used - 1;
             let entries = self.table.entries[shard].iter().enumerate().filter(|(_, entry)| entry.peek() != 0);
-            held.extend(entries.map(|(at, _)| LeaseEntry { shard: shard as u8, entry: at as u8 }));
+            held.extend(entries.map(|(at, _)| LeaseEntry::new(shard, at)));
         }
         if !held.is_empty() {
             self.table.inherited.set(1);

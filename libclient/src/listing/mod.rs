@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use tensorlend_layout::name::{KeyKind, parse};
 use tensorlend_layout::number::{ClientNo, EntryNo};
-use tensorlend_layout::word::OwnerWord;
+use tensorlend_layout::word::{OwnerWord, ProcessWord};
 use tensorlend_layout::{DType, Uuid};
 
 /// The description of a name's value. See [`crate::Client::info`] and [`crate::Client::list`].
@@ -392,7 +392,7 @@ pub fn info_of(session: &Session, name: &str, origin: Origin, content: Content, 
     let Origin { owner, version } = origin;
     let Content { kind, nbytes, metadata_bytes, timestamp_ns } = content;
     let member = &session.directory.members[owner.index()];
-    let process = member.process.read();
+    let process = ProcessWord(member.process.read());
     let label: Vec<u8> = member.label.iter().flat_map(|w| w.peek().to_le_bytes()).collect();
     Info {
         name: name.to_owned(),
@@ -400,8 +400,8 @@ pub fn info_of(session: &Session, name: &str, origin: Origin, content: Content, 
         nbytes,
         metadata_bytes: metadata_bytes as u64,
         timestamp_ns,
-        pid: (process >> 32) as u32,
-        uid: process as u32,
+        pid: process.pid(),
+        uid: process.uid(),
         label: String::from_utf8_lossy(&label).trim_end_matches('\0').to_owned(),
         alive: session.is_alive(owner),
         version,

@@ -4,7 +4,7 @@ use super::NameTable;
 use crate::error::{Error, Result};
 use std::time::Duration;
 use tensorlend_layout::word::{LifeWord, OwnerWord};
-use tensorlend_os::clock::boottime_ns;
+use tensorlend_os::clock::{boottime_ns, duration_ns};
 
 /// Maximum number of attempts to read a lifetime that the daemon is changing.
 const CHANGING_ATTEMPTS: u32 = 10_000;
@@ -62,7 +62,7 @@ impl Lifetime {
             Some(Duration::ZERO) => {
                 Err(Error::Argument("a time to live of 0: give one of a nanosecond at least".into()))
             }
-            ttl => Ok(ttl.map(|ttl| u64::try_from(ttl.as_nanos()).unwrap_or(u64::MAX))),
+            ttl => Ok(ttl.map(duration_ns)),
         }
     }
 }

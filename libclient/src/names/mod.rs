@@ -96,7 +96,8 @@ impl NameTable {
 
     /// Returns the number of mapped parts with cells, without the catalogue itself.
     pub fn cell_parts(&self) -> u8 {
-        self.cell_parts.iter().skip(1).take_while(|part| part.get().is_some()).count() as u8
+        let parts = self.cell_parts.iter().skip(1).take_while(|part| part.get().is_some()).count();
+        parts.try_into().expect("CELL_PARTS is a u8")
     }
 
     /// Replaces the eventfd after the daemon was replaced.

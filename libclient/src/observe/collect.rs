@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use tensorlend_layout::directory::DEVICES;
 use tensorlend_layout::number::{ClientNo, SlotNo};
 use tensorlend_layout::tensor::{NDIM_INLINE, SlotKind};
-use tensorlend_layout::word::{Cell, LeaseWord, Member, MemberState};
+use tensorlend_layout::word::{Cell, LeaseWord, Member, MemberState, ProcessWord};
 use tensorlend_layout::{DType, Uuid};
 use tensorlend_os::clock::boottime_ns;
 
@@ -100,14 +100,14 @@ fn clients(
             MemberState::Ending => ClientState::Ending,
             MemberState::Closed => ClientState::Ended,
         };
-        let process = entry.process.peek();
+        let process = ProcessWord(entry.process.peek());
         let since_ns = entry.since_ns.peek();
         let label: Vec<u8> = entry.label.iter().flat_map(|word| word.peek().to_le_bytes()).collect();
         let bytes = entry.bytes.peek();
         if Member(entry.member.read()).epoch() != member.epoch() {
             continue;
         }
-        let (pid, uid) = ((process >> 32) as u32, process as u32);
+        let (pid, uid) = (process.pid(), process.uid());
         let command = match state {
             ClientState::Ended => None,
             _ => command((number, member.epoch()), pid, uid, since_ns),

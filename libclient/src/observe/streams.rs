@@ -7,6 +7,7 @@ use crate::error::Result;
 use crate::session::Session;
 use tensorlend_layout::leases::CURSORS;
 use tensorlend_layout::number::{ClientNo, StreamLine};
+use tensorlend_layout::size;
 use tensorlend_layout::wire::Policy;
 use tensorlend_layout::word::{Cell, Member, SubscriberWord, Word};
 
@@ -49,7 +50,7 @@ pub fn sample(
         let (tail, sent) = (head.tail.read(), head.head.read());
         (it.sent, it.is_closed) = (Some(sent), head.closed.read() != 0);
         it.held = sent.saturating_sub(tail).min(capacity);
-        for entry in entries.iter().take(it.held.min(MESSAGES_MAX as u64) as usize) {
+        for entry in entries.iter().take(size::index(it.held).min(MESSAGES_MAX)) {
             if *left == 0 {
                 sheets.incomplete = true;
                 break;

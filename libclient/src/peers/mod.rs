@@ -26,6 +26,7 @@ use tensorlend_layout::directory::Directory;
 use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::number::{CellNo, ClientNo, SegmentLine, SlotNo};
 use tensorlend_layout::raw::{Records, Sheet};
+use tensorlend_layout::size;
 use tensorlend_layout::word::{Member, MemberState, RangeWord, Word};
 use tensorlend_os::map::Segment;
 use tensorlend_os::mutex::lock;
@@ -235,7 +236,7 @@ impl PeerSegment {
 
     #[inline]
     pub fn holds(&self, slot: SlotNo) -> bool {
-        slot.is_of(self.base, self.records.len() as u32)
+        slot.is_of(self.base, self.records.len())
     }
 }
 
@@ -330,7 +331,7 @@ impl Peer {
     pub fn segment(&self, slot: SlotNo, geometry: u64, directory: &Directory) -> Option<&Arc<PeerSegment>> {
         let after = self.segments.partition_point(|s| s.base <= slot);
         let found = &self.segments[after.checked_sub(1)?];
-        if slot - found.base >= found.records.len() as u32 {
+        if !found.holds(slot) {
             return None;
         }
         // Relaxed: the word is private to this process, and is checked against the directory.
@@ -384,8 +385,8 @@ impl Peer {
 
     /// Adds a segment, and removes all segments that overlap its range.
     pub fn add_segment(&mut self, segment: PeerSegment) {
-        let (first, end) = (segment.base, segment.base + segment.records.len() as u32);
-        self.segments.retain(|s| s.base >= end || s.base + s.records.len() as u32 <= first);
+        let (first, end) = (segment.base, segment.base + size::count(segment.records.len()));
+        self.segments.retain(|s| s.base >= end || s.base + size::count(s.records.len()) <= first);
         let at = self.segments.partition_point(|s| s.base < first);
         self.segments.insert(at, Arc::new(segment));
     }

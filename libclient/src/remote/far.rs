@@ -17,6 +17,7 @@ use crate::wait::{Deadline, NAP_MAX, not_published};
 use std::time::Duration;
 use tensorlend_layout::DType;
 use tensorlend_layout::name::stream_key;
+use tensorlend_os::clock::duration_ms;
 
 /// Maximum time for a gateway to accept a connection.
 const OPENING: Duration = Duration::from_secs(5);
@@ -164,11 +165,8 @@ impl Client {
     fn wait_there(&self, node: &str, name: &str, seen: Version, deadline: Deadline) -> Result<Option<RemoteTrouble>> {
         let timeout = deadline.left().map_or(WAIT, |left| left.min(WAIT));
         let [owner_word, cell] = seen.words();
-        let request = RemoteRequest::Wait {
-            name: name.to_owned(),
-            seen: (owner_word, cell),
-            timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
-        };
+        let request =
+            RemoteRequest::Wait { name: name.to_owned(), seen: (owner_word, cell), timeout_ms: duration_ms(timeout) };
         match self.ask_gateway(name, &request, Deadline::new(Some(timeout + GRACE))) {
             Ok((RemoteAnswer::Timeout, _)) => Ok(None),
             Ok((answer, _)) => match self.is_here(node, name, answer) {

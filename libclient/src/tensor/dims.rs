@@ -1,6 +1,7 @@
 //! Sizes or strides: one number for each dimension, up to four of them without an allocation.
 
 use tensorlend_layout::tensor::{NDIM_INLINE, NDIM_MAX};
+use tensorlend_layout::word::low8;
 
 /// A short list of numbers, one for each dimension.
 #[derive(Clone, Debug)]
@@ -24,7 +25,13 @@ impl<T: Copy + Default> Dims<T> {
         let number = |at: usize| numbers.get(at).copied().unwrap_or_default();
         let inline = [number(0), number(1), number(2), number(3)];
         let more = (numbers.len() > NDIM_INLINE).then(|| Box::new(numbers.to_vec()));
-        Some(Self { inline, more, ndim: numbers.len() as u8 })
+        Some(Self { inline, more, ndim: low8(numbers.len() as u64) })
+    }
+
+    /// Returns the number of dimensions.
+    #[inline(always)]
+    pub fn ndim(&self) -> u8 {
+        self.ndim
     }
 
     /// Returns the numbers of a list that [`Dims::new`] made, followed by zeros; `None` above four.

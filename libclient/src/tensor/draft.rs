@@ -18,7 +18,7 @@ use tensorlend_layout::directory::key_word;
 use tensorlend_layout::number::SlotNo;
 use tensorlend_layout::tensor::{METADATA_INLINE, METADATA_MAX, NDIM_INLINE, SlotInfo, SlotKind, check_extent};
 use tensorlend_layout::word::{Cell, SLOT_NONE};
-use tensorlend_layout::{DType, Device};
+use tensorlend_layout::{DType, Device, size};
 
 pub use seal::Sealed;
 
@@ -155,7 +155,7 @@ impl Head<'_> {
             kind: self.kind,
             dtype: self.dtype,
             device: self.device,
-            ndim: self.shape.len() as u8,
+            ndim: self.shape.ndim(),
             strided: false,
             extended,
             early: false,
@@ -177,7 +177,7 @@ impl Head<'_> {
         if let Some(details) = self.details {
             info.strided = details.strides.is_some();
             info.byte_offset = details.byte_offset;
-            info.metadata_bytes = details.metadata.len() as u32;
+            info.metadata_bytes = size::count(details.metadata.len());
             if !extended {
                 for (word, bytes) in info.metadata.iter_mut().zip(details.metadata.chunks(8)) {
                     *word = key_word(bytes);
@@ -231,7 +231,7 @@ impl<M: Memory> Draft<M> {
             dtype: self.dtype,
             shape: self.shape().to_vec(),
             strides: self.strides().map(|strides| strides.to_vec()),
-            byte_offset: self.byte_offset() as usize,
+            byte_offset: size::index(self.byte_offset()),
         }
     }
 

@@ -22,7 +22,7 @@ use crate::tensor::element::Element;
 use crate::tensor::spec::TensorSpec;
 use crate::tensor::strided::gather;
 use tensorlend_layout::tensor::{BadTensor, METADATA_INLINE, SlotInfo, check_extent};
-use tensorlend_layout::{DType, Device};
+use tensorlend_layout::{DType, Device, size};
 
 /// A tensor in shared memory, read-only. You access it through the lease that keeps it in place ([`crate::Lease`],
 /// [`crate::Dataset`], [`crate::Message`]), and it cannot outlive the lease.
@@ -104,7 +104,7 @@ impl Layout {
         let shape = Dims::new(&words(sizes)).ok_or(BadTensor::Dimensions)?;
         let (strides, metadata) = if info.strided {
             let (steps, metadata) = rest.split_at(sizes_bytes);
-            let steps: Vec<i64> = words(steps).into_iter().map(|w| w as i64).collect();
+            let steps: Vec<i64> = words(steps).into_iter().map(u64::cast_signed).collect();
             (Dims::new(&steps), metadata)
         } else {
             (None, rest)
@@ -182,12 +182,12 @@ impl<M> Tensor<M> {
 
     /// Returns the number of elements. Returns 1 for a tensor without dimensions.
     pub fn elements(&self) -> usize {
-        self.layout.elements as usize
+        size::index(self.layout.elements)
     }
 
     /// Returns the offset of the element with index 0 from the tensor's first byte, in bytes.
     pub fn byte_offset(&self) -> usize {
-        self.byte_offset as usize
+        size::index(self.byte_offset)
     }
 
     /// Returns the number of bytes of the elements, without gaps: the number of elements times the bytes of one.

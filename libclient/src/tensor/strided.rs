@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::tensor::dims::as_u64;
 use crate::tensor::draft::Draft;
+use tensorlend_layout::size;
 use tensorlend_layout::tensor::check_extent;
 
 impl Draft {
@@ -41,7 +42,7 @@ impl Draft {
         })?;
         let item = spec.dtype.item_bytes();
         if is_row_major(shape, strides) {
-            return self.copy_from(&bytes[byte_offset..byte_offset + elements as usize * item]);
+            return self.copy_from(&bytes[byte_offset..byte_offset + size::index(elements) * item]);
         }
         gather(bytes, item, byte_offset as u64, shape, strides, self.bytes_mut());
         Ok(())
@@ -65,11 +66,11 @@ pub fn gather(all: &[u8], item: usize, byte_offset: u64, shape: &[u64], strides:
         run *= shape[outer - 1];
         outer -= 1;
     }
-    let piece = run as usize * item;
+    let (piece, item) = (size::index(run) * item, (item as u64).cast_signed());
     let mut index = vec![0u64; outer];
     for place in out.chunks_exact_mut(piece) {
-        let step: i64 = index.iter().zip(strides).map(|(&i, &s)| i as i64 * s).sum();
-        let at = (byte_offset as i64 + step * item as i64) as usize;
+        let step: i64 = index.iter().zip(strides).map(|(&i, &s)| i.cast_signed() * s).sum();
+        let at = size::index(byte_offset.wrapping_add_signed(step * item));
         place.copy_from_slice(&all[at..at + piece]);
         for (i, &dim) in index.iter_mut().zip(shape).rev() {
             *i += 1;

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use tensorlend_layout::number::ClientNo;
-use tensorlend_layout::word::low32;
+use tensorlend_layout::word::ProcessWord;
 use tensorlend_os::mutex::lock;
 use tensorlend_os::thread::ClosedApart;
 use tensorlend_os::toll::Toll;
@@ -26,7 +26,7 @@ impl Tolls {
     /// Returns the cost of this member's wake descriptors.
     pub fn of(&self, link: &Link, number: ClientNo) -> Arc<Mutex<Toll>> {
         let members = &link.directory.members;
-        let uid_of = |member: ClientNo| low32(members[member.index()].process.peek());
+        let uid_of = |member: ClientNo| ProcessWord(members[member.index()].process.peek()).uid();
         let uid = uid_of(number);
         // Charge clients of this process's own user by session. Otherwise one program could prevent the wake-ups of the
         // user's other programs.

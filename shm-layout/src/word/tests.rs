@@ -45,6 +45,8 @@ fn members_and_ranges_pack() {
     let r = RangeWord::new(14, ClientNo::new(65535), SlotNo::new(0xFF_C000));
     assert_eq!((r.slots(), r.owner().get(), r.base().get()), (16384, 65535, 0xFF_C000));
     assert!(r.is_lent() && !RangeWord(0).is_lent());
+    let p = ProcessWord::new(u32::MAX, 1000);
+    assert_eq!((p.pid(), p.uid(), p.without_pid()), (u32::MAX, 1000, ProcessWord::new(0, 1000)));
     for c in 0..=u16::MAX {
         assert_eq!(parked_bit(ClientNo::new(c)) & PARKED_ANY, 0);
     }

@@ -7,7 +7,7 @@ use tensorlend_layout::catalogue::{CELL_PARTS, cells_count, cells_first};
 use tensorlend_layout::directory::{Directory, NameEntry};
 use tensorlend_layout::name::{KeyKind, is_item_of};
 use tensorlend_layout::number::{ClientNo, SlotNo};
-use tensorlend_layout::word::{Absorbed, Member, MemberState, OwnerKind, OwnerWord, RangeWord};
+use tensorlend_layout::word::{Absorbed, Member, MemberState, OwnerKind, OwnerWord, ProcessWord, RangeWord};
 
 /// Time that a daemon waits for clients that still read the previous directory.
 const GATHERING_NS: u64 = 5_000_000_000;
@@ -72,7 +72,7 @@ impl Sim {
             // A member that has ended, and that may have device memory mapped, or that says that it has children: its leases
             // count until its process exits, and until no process can write its lease table.
             let departing = Absorbed(entry.absorbed.read()).state() == MemberState::Closed;
-            let drains = !self.settings.devices.is_empty() || self.is_liar((entry.process.peek() >> 32) as u32);
+            let drains = !self.settings.devices.is_empty() || self.is_liar(ProcessWord(entry.process.peek()).pid());
             if departing && member.state() == MemberState::Open && drains {
                 continue;
             }

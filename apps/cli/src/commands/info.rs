@@ -3,6 +3,7 @@
 use serde::Serialize;
 use tensorlend::remote::RemoteInfo;
 use tensorlend::{Client, Error, Info, Lifetime, RemoteTrouble, Value};
+use tensorlend_os::clock::duration_ns;
 
 use crate::failure::Failure;
 use crate::options::Json;
@@ -80,7 +81,7 @@ impl Described {
             metadata_nbytes: info.metadata_bytes,
             timestamp_ns: info.timestamp_ns,
             owner: Owner { pid: info.pid, uid: info.uid, label: info.label.clone(), alive: info.alive },
-            ttl_ns: info.lifetime.ttl.map(|ttl| u64::try_from(ttl.as_nanos()).unwrap_or(u64::MAX)),
+            ttl_ns: info.lifetime.ttl.map(duration_ns),
             ephemeral: info.lifetime.ephemeral,
         }
     }

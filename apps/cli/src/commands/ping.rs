@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use tensorlend_os::clock::duration_ns;
 
 use crate::failure::Failure;
 use crate::options::{Connection, Json, Reached};
@@ -44,7 +45,7 @@ impl PingArgs {
 
     fn show(&self, version: &str, namespace: Option<&str>, round_trip: Duration) -> Result<(), Failure> {
         if self.json.on {
-            let round_trip_ns = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX);
+            let round_trip_ns = duration_ns(round_trip);
             return output::json(&Pong { version, namespace, round_trip_ns });
         }
         let microseconds = round_trip.as_secs_f64() * 1e6;

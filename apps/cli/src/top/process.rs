@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tensorlend::observe::{ClientSeen, ClientState, is_process};
+use tensorlend_os::clock::duration_ns;
 
 /// A client's process, whose identity was verified. A pidfd refers to the process, because the
 /// kernel may reuse a pid.
@@ -34,7 +35,7 @@ impl Process {
             Errno::SRCH => format!("there is no process {pid} here: it has ended, or is in another pid namespace"),
             other => format!("process {pid}: {other}"),
         })?;
-        let since_ns = at_ns.saturating_sub(u64::try_from(client.age.as_nanos()).unwrap_or(u64::MAX));
+        let since_ns = at_ns.saturating_sub(duration_ns(client.age));
         if !is_process(pid, client.uid, since_ns) {
             return Err(format!(
                 "process {pid} is now another process, or the number belongs to another pid namespace: no signal was sent"

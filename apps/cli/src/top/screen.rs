@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
@@ -91,8 +91,7 @@ pub fn show(mut app: App, sampler: Sampler, interval: Duration) -> Result<(), Fa
 /// Takes samples, and executes orders in between, until the receiver has been dropped.
 fn sample_on(mut sampler: Sampler, interval: Duration, todo: &Receiver<Order>, tell: &Sender<News>) {
     while tell.send(News::Sample(Box::new(sampler.sample()))).is_ok() {
-        let next = Instant::now() + interval;
-        match todo.recv_timeout(next.saturating_duration_since(Instant::now())) {
+        match todo.recv_timeout(interval) {
             // Take the next sample at once, so that it shows the result.
             Ok(order) => drop(tell.send(News::Said(carry_out(&sampler, &order)))),
             Err(RecvTimeoutError::Timeout) => {}

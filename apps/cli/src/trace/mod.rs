@@ -68,7 +68,7 @@ impl Tell {
 
 impl TraceArgs {
     pub fn run(&self, client: &Client) -> Result<(), Failure> {
-        let until = self.duration.map(|duration| Instant::now() + duration);
+        let until = self.duration.and_then(|duration| Instant::now().checked_add(duration));
         let (sender, news) = channel();
         let (tell, interval) = (Tell(sender), self.interval);
         match (&self.name, &self.stream) {

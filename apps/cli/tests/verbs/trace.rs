@@ -64,6 +64,8 @@ fn it_ends_after_so_many_events_or_so_long() {
     assert_eq!(bench.json(&["trace", "weights", "--count", "1"])[0]["was_there"], true);
     assert_eq!(bench.ok(&["trace", "nobody", "--for", "100ms"]), "");
     assert_eq!(bench.ok(&["trace", "--stream", "nothing", "--for", "100ms"]), "");
+    // A time that is too long for the clock has no end.
+    assert!(bench.ok(&["trace", "weights", "--for", "1e19", "--count", "1"]).contains("u8 [1]"));
     bench.fails(2, &["trace", "a\nb", "--for", "1s"]);
     assert_eq!(bench.run(&["trace"]).status, 2);
     assert_eq!(bench.run(&["trace", "a", "--stream", "b"]).status, 2);

@@ -6,6 +6,11 @@ use std::mem::offset_of;
 use tensorlend_layout::catalogue::{Catalogue, CellRecord, CellsPart, cell_place, cells_count, cells_first};
 use tensorlend_layout::number::CellNo;
 use tensorlend_layout::raw::View;
+use tensorlend_layout::size;
+
+fn part_number(parts: usize) -> u8 {
+    parts.try_into().expect("a client has at most CELL_PARTS parts")
+}
 
 #[derive(Debug)]
 pub struct Sheets {
@@ -52,8 +57,8 @@ impl Sheets {
     }
 
     /// Returns the number of parts of the cells after the first.
-    pub fn further_parts(&self) -> usize {
-        self.cells.len()
+    pub fn further_parts(&self) -> u8 {
+        part_number(self.cells.len())
     }
 
     pub fn add_cells(&mut self, part: Part) {
@@ -69,8 +74,8 @@ impl Sheets {
     /// Returns the number of cells that the client may use: the cells of the parts that it has
     /// mapped.
     pub fn granted(&self) -> u32 {
-        let part = self.cells.iter().take_while(|part| part.acked).count() as u8;
-        (cells_first(part) + cells_count(part)) as u32
+        let part = part_number(self.cells.iter().take_while(|part| part.acked).count());
+        size::count(cells_first(part) + cells_count(part))
     }
 
     /// Returns the view of the part with a cell, and the offset of the cell's record, if the client may use the cell. A part

@@ -248,7 +248,7 @@ impl Devices {
         let allocator = env.devices[device].settings.allocator;
         if let Some(index) = self.index_of(device).filter(|_| allocator != tensorlend_layout::wire::Allocator::Async) {
             let (namespace, id) = (context.ledger.id(), env.orphans.new_id());
-            env.effects.keep(mem, Label::DeviceOrphaned { namespace, uid, device: index as u8, bytes, id });
+            env.effects.keep(mem, Label::DeviceOrphaned { namespace, uid, device: index, bytes, id });
         }
     }
 
@@ -260,7 +260,7 @@ impl Devices {
         else {
             return false;
         };
-        let Some(device) = self.device_at(index.into()) else { return false };
+        let Some(device) = self.device_at(index) else { return false };
         if !env.devices[device].pool.can_count(preserved.bytes) {
             return false;
         }

@@ -1,6 +1,7 @@
 //! The blocks of long names.
 
 use std::collections::BTreeSet;
+use tensorlend_layout::size;
 
 const RESERVE: u32 = 64;
 const STEP: u32 = 512;
@@ -62,7 +63,7 @@ impl Blocks {
     /// Returns the range of blocks that need memory next, as its first number and its end. Returns
     /// `None` if enough blocks have memory.
     pub fn wanted(&self) -> Option<(u32, u32)> {
-        let is_short = self.free.len() as u32 + self.there - self.fresh < RESERVE;
+        let is_short = size::count(self.free.len()) + self.there - self.fresh < RESERVE;
         (is_short && !self.are_all_there()).then(|| (self.there, (self.there / STEP * STEP + STEP).min(self.all)))
     }
 

@@ -8,6 +8,7 @@
 use super::table::Table;
 use tensorlend_layout::directory::{Directory, PlaceWord};
 use tensorlend_layout::number::EntryNo;
+use tensorlend_layout::size;
 use tensorlend_layout::word::TableWord;
 
 /// Number of places that one slice wipes or copies.
@@ -38,7 +39,7 @@ impl Building {
         let table = self.table.word();
         let end = (self.wiped + STEP).min(table.places());
         for at in self.wiped..end {
-            d.places[(table.first() + at) as usize].put(PlaceWord::FREE.0);
+            d.places[size::index(table.first() + at)].put(PlaceWord::FREE.0);
         }
         let left = STEP - (end - self.wiped);
         self.wiped = end;
@@ -47,7 +48,7 @@ impl Building {
         }
         let end = (self.copied + left).min(self.old.places());
         for at in self.copied..end {
-            let place = PlaceWord(d.places[(self.old.first() + at) as usize].peek());
+            let place = PlaceWord(d.places[size::index(self.old.first() + at)].peek());
             if place.entry() != EntryNo::NONE {
                 self.table.insert(d, place);
             }

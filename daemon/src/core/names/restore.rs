@@ -4,20 +4,21 @@
 //! it. If the other daemon ended between two steps, an entry may have a place and no owner word.
 //! This module removes such an entry.
 
-use super::{Blocks, Entries, EntrySet, INLINE_BYTES, Names, PLACE_BYTES, Table, key_bytes, owner_word_of};
+use super::{Blocks, Entries, EntrySet, INLINE_BYTES, Names, PLACE_BYTES, Table, owner_word_of};
 use std::collections::BTreeSet;
 use tensorlend_layout::directory::{Directory, LongName, PlaceWord};
 use tensorlend_layout::number::EntryNo;
+use tensorlend_layout::size;
 use tensorlend_layout::word::OwnerKind;
 
 /// Returns true if an entry's key is readable. The block of a long key must belong to no other
 /// entry.
 fn has_key(d: &Directory, entry: EntryNo, blocks: &mut BTreeSet<u32>) -> bool {
-    let bytes = key_bytes(d, entry);
-    let block = d.names[entry.index()].key.peek() >> 16;
-    let is_block = |block| block != 0 && block < d.long_names.len() as u64;
-    bytes <= INLINE_BYTES
-        || bytes <= INLINE_BYTES + size_of::<LongName>() && is_block(block) && blocks.insert(block as u32)
+    let name = &d.names[entry.index()];
+    let is_free = |block| (1..size::count(d.long_names.len())).contains(&block) && blocks.insert(block);
+    name.key_bytes() <= INLINE_BYTES
+        || name.key_bytes() <= INLINE_BYTES + size_of::<LongName>()
+            && u32::try_from(name.key.peek() >> 16).is_ok_and(is_free)
 }
 
 impl Names {
@@ -25,7 +26,7 @@ impl Names {
     /// was freed.
     pub fn restore(d: &Directory, max: u32, discards: bool, now_ns: u64, secret: u64) -> Self {
         let mut it = Self::with_table(d, max, discards, secret);
-        let end = d.head().names_end.peek().min(d.names.len() as u64) as u32;
+        let end = size::count(d.names.len().min(size::index(d.head().names_end.peek())));
         let (mut used, mut blocks) = (EntrySet::below(end), BTreeSet::new());
         it.table = Table::restore(d, |place| {
             let is_own = |entry: EntryNo| PlaceWord::new(d.names[entry.index()].hash.peek(), entry) == place;
@@ -39,7 +40,7 @@ impl Names {
         let half = it.half();
         it.half_bytes[half] = PLACE_BYTES << it.table.word().log2();
         it.entries = Entries::restore(d, end, &used, if discards { now_ns } else { 0 });
-        it.blocks = Blocks::restore(d.long_names.len() as u32, &blocks);
+        it.blocks = Blocks::restore(size::count(d.long_names.len()), &blocks);
         for entry in used.iter() {
             it.count(d, entry, owner_word_of(d, entry), true);
         }

@@ -10,6 +10,7 @@
 use std::collections::HashMap;
 use tensorlend_layout::directory::{BUCKET, Directory, PlaceWord, Search};
 use tensorlend_layout::number::EntryNo;
+use tensorlend_layout::size;
 use tensorlend_layout::word::TableWord;
 
 /// The daemon's data about a table.
@@ -59,8 +60,8 @@ impl Table {
 
     /// Returns the numbers of a bucket's places, counted over all places of the directory.
     fn bucket(&self, first: u64) -> impl DoubleEndedIterator<Item = usize> + use<> {
-        let at = (self.word.first() + first) as usize;
-        at..at + BUCKET as usize
+        let at = size::index(self.word.first() + first);
+        at..at + size::index(BUCKET)
     }
 
     /// Adds a name. Returns the number of the name's place.
@@ -130,7 +131,7 @@ impl Table {
     /// leads to an entry in use. Afterwards all other places lead to no entry.
     pub fn restore(d: &Directory, mut is_name: impl FnMut(PlaceWord) -> bool) -> Self {
         let mut it = Self::new(d.table(), d.table_seed(d.table()));
-        let buckets = || (0..d.table().places()).step_by(BUCKET as usize);
+        let buckets = || (0..d.table().places()).step_by(size::index(BUCKET));
         for first in buckets() {
             for at in it.bucket(first) {
                 let place = place_of(d, at);
@@ -156,7 +157,7 @@ impl Table {
     pub fn check(&self, d: &Directory) {
         let mut beyond = HashMap::new();
         let (mut named, mut passed) = (0, 0);
-        for first in (0..self.word.places()).step_by(BUCKET as usize) {
+        for first in (0..self.word.places()).step_by(size::index(BUCKET)) {
             let mut free = false;
             for at in self.bucket(first) {
                 let place = place_of(d, at);

@@ -18,8 +18,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::catalogue::RING;
 use tensorlend_layout::leases::{LeaseTable, scan_fence};
 use tensorlend_layout::number::{CellNo, ClientNo, EntryNo, SlotNo};
+use tensorlend_layout::size;
 use tensorlend_layout::tensor::SlotInfo;
-use tensorlend_layout::word::{Cell, LeaseWord, OwnerWord, SLOT_NONE};
+use tensorlend_layout::word::{Cell, LeaseWord, OwnerWord, SLOT_NONE, low32};
 
 /// Maximum number of slots of a chain that the scan counts. The largest dataset has 4,096 members
 /// with at most two slots each.
@@ -249,7 +250,7 @@ impl Pressure {
         }
         let absorbed = client.announcements.absorbed();
         let waiting = client.ring_head().wrapping_sub(absorbed).min(RING as u64);
-        env.chores.spend(waiting as u32);
+        env.chores.spend(low32(waiting));
         for announcement in client.announcements(absorbed, absorbed + waiting) {
             if let Some(value) = client.value(CellNo::low(announcement)) {
                 scan.note(owner, client, value);
@@ -272,7 +273,7 @@ impl Pressure {
         };
         let from = if (at, stream) == (position.line, position.id) { position.entry } else { 0 };
         let (end, value) = streams.value_from(at, from);
-        env.chores.spend((end.saturating_sub(from) / 16) as u32);
+        env.chores.spend(size::count(end.saturating_sub(from) / 16));
         match value {
             Some(value) => {
                 scan.stage = Stage::Streams(StreamPosition { line: at, id: stream, entry: end });

@@ -20,7 +20,7 @@ use crate::core::range::SegmentId;
 use std::collections::BTreeSet;
 use tensorlend_layout::number::{EntryNo, SegmentLine};
 use tensorlend_layout::wire::{Allocator, Export, LendingId};
-use tensorlend_layout::word::{OwnerWord, RangeWord};
+use tensorlend_layout::word::{OwnerWord, RangeWord, low8};
 
 impl Namespace {
     /// Restores a segment that the directory places on a device. Returns true if the memory still
@@ -56,7 +56,7 @@ impl Namespace {
         device.pool.count_recovered(bytes);
         device.segments += 1;
         let charge = env.accounts.charge_recovered(Some(client.uid), self.context.ledger.id(), Kind::Device, bytes);
-        let slots_log2 = range.slots().ilog2() as u8;
+        let slots_log2 = low8(range.slots().ilog2().into());
         let device = Some(OnDevice { number, since_ns, export: Export::Allocation });
         client.segments.insert(
             key.base,

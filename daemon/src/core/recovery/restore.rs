@@ -35,7 +35,7 @@ use tensorlend_layout::directory::{Directory, MemberEntry};
 use tensorlend_layout::number::{ClientNo, EntryNo, SegmentLine};
 use tensorlend_layout::raw::View;
 use tensorlend_layout::stream::CAPACITY_MAX;
-use tensorlend_layout::word::{Absorbed, Member, MemberState, OwnerWord, RangeWord};
+use tensorlend_layout::word::{Absorbed, Member, MemberState, OwnerWord, ProcessWord, RangeWord, low8};
 
 /// The parts of a namespace that did not outlive the previous daemon.
 #[derive(Debug, Default)]
@@ -271,7 +271,7 @@ impl Namespace {
             | Label::DeviceOrphaned { .. } => return None,
         };
         let entry = self.context.directory.members.get(owner.index()).filter(|_| owner != ClientNo::DAEMON)?;
-        Some(Owned { uid: entry.process.peek() as u32, kind })
+        Some(Owned { uid: ProcessWord(entry.process.peek()).uid(), kind })
     }
 
     /// Restores the members whose sheets exist. Returns the members that must end, each with a
@@ -433,7 +433,7 @@ impl Namespace {
             mem,
             bytes,
             charge,
-            slots_log2: range.slots().ilog2() as u8,
+            slots_log2: low8(range.slots().ilog2().into()),
             slots,
             line,
             residence,
@@ -509,7 +509,7 @@ impl<'a> FormerMember<'a> {
             entry,
             member: Member(entry.member.peek()),
             absorbed: Absorbed(entry.absorbed.peek()),
-            uid: entry.process.peek() as u32,
+            uid: ProcessWord(entry.process.peek()).uid(),
             listed: Bitmap(&head.present).has(number),
             waits: Bitmap(&head.waiters).has(number),
         }
@@ -536,7 +536,7 @@ impl<'a> FormerMember<'a> {
         let announcer = self.is_open() && matches!(self.absorbed.state(), MemberState::Open | MemberState::Ending);
         Some(Client {
             uid: self.uid,
-            pid: (self.entry.process.peek() >> 32) as u32,
+            pid: ProcessWord(self.entry.process.peek()).pid(),
             command: String::new(),
             label: label_of(self.entry),
             role: if is_writer { Role::Writer } else { Role::Reader },

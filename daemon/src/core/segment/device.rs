@@ -93,7 +93,7 @@ impl Segments {
         tensorlend_layout::crash_point!("device: range lent");
         parts.env.devices[number].segments += 1;
         if allocator != Allocator::Async {
-            let (namespace, device) = (parts.context.ledger.id(), place.device as u8);
+            let (namespace, device) = (parts.context.ledger.id(), place.device);
             parts.env.effects.keep(segment.mem, Label::DeviceSegment { namespace, owner, base, device, bytes });
         }
         parts.env.effects.keep(slots.mem, Label::Slots { namespace: parts.context.ledger.id(), owner, base });

@@ -28,7 +28,7 @@ fn has_lost_memory(client: &Client, back: &Return) -> bool {
         |base: &SlotNo| client.segments.get(base).is_some_and(|segment| !segment.is_lost() || released.contains(base));
     back.segments.iter().flatten().any(|base| !has(base))
         || back.segments.is_none() && (client.has_lost || client.segments.values().any(Segment::is_lost))
-        || back.cells != u8::MAX && usize::from(back.cells) > client.sheets.further_parts()
+        || back.cells != u8::MAX && back.cells > client.sheets.further_parts()
 }
 
 impl Namespace {

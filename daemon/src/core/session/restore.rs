@@ -15,6 +15,7 @@ use crate::core::segment::Segments;
 use crate::core::settings::NamespaceLimits;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::directory::Directory;
+use tensorlend_layout::size;
 
 /// The reason for names in host memory that the next daemon does not have.
 const LOST: &str = "their memory, or the tables that lead to it, did not outlive the daemon before; \
@@ -107,10 +108,10 @@ impl Core {
         };
         let limits = NamespaceLimits {
             members_max: length::members_max(d.members.len()),
-            names_max: d.names.len() as u32 - 1,
-            lists_max: d.lists.len() as u32,
-            streams_max: d.streams.len() as u32,
-            segments_max: d.segments.len() as u32,
+            names_max: size::count(d.names.len()) - 1,
+            lists_max: size::count(d.lists.len()),
+            streams_max: size::count(d.streams.len()),
+            segments_max: size::count(d.segments.len()),
             ..limits
         };
         d.head().bytes_max.set(limits.bytes_max);

@@ -56,6 +56,7 @@ impl Streams {
             let id = stream_entry.map_or(0, |stream_entry| stream_entry.id.peek());
             newest = newest.max(id);
             let stream = stream_entry.filter(|_| parts.members.get(producer).is_some()).and_then(|stream_entry| {
+                let capacity = stream_entry.capacity.peek().try_into().ok()?;
                 let ring = rings.remove(&RingId { line, id })?;
                 let policy = match stream_entry.policy.peek() {
                     1 => Policy::DropOldest,
@@ -64,7 +65,6 @@ impl Streams {
                 };
                 let namespace = parts.context.ledger.id();
                 let subscribers = Self::restore_subscribers(parts.env, parts.members, namespace, stream_entry, wakes);
-                let capacity = stream_entry.capacity.peek() as u32;
                 let idle_since_ns = None;
                 Some(Stream { name: name.into(), id, producer, ring, capacity, policy, subscribers, idle_since_ns })
             });

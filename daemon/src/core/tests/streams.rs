@@ -6,7 +6,7 @@ use tensorlend_layout::number::{CellNo, ClientNo, CursorNo, SlotNo, StreamLine};
 use tensorlend_layout::raw::View;
 use tensorlend_layout::stream::{RingEntry, StreamRing};
 use tensorlend_layout::wire::{LimitKind, Policy, Refusal, Reply, Request};
-use tensorlend_layout::word::{Cell, OwnerWord, SubscriberWord};
+use tensorlend_layout::word::{Cell, OwnerWord, ProcessWord, SubscriberWord};
 
 fn open(name: &str) -> Request {
     Request::StreamOpen { name: name.into(), capacity: 3, policy: Policy::DropOldest }
@@ -315,7 +315,7 @@ fn as_often(w: &mut World, client: &Client, most: u32, request: impl Fn(u32) -> 
 }
 
 fn client_uid(client: &Client) -> u32 {
-    client.directory.members[client.number().index()].process.peek() as u32
+    ProcessWord(client.directory.members[client.number().index()].process.peek()).uid()
 }
 
 #[test]

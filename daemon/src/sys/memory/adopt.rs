@@ -6,20 +6,19 @@ use super::recreated::{self, copy_data};
 use super::{Making, Memories, unmapped};
 use crate::core::MemId;
 use crate::core::label::{Label, Preserved};
-use crate::sys::backing::size;
 use crate::sys::device::DeviceMemory;
 use crate::sys::fd_store::{FdStore, Stored};
 use crate::sys::lanes::{Lane, Lanes};
 use crate::sys::spill::Spilled;
 use tensorlend_layout::number::ClientNo;
 
-use rustix::fs::fstat;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use tensorlend_layout::header::{Magic, SheetHeader};
 use tensorlend_layout::raw::View;
+use tensorlend_layout::size;
 use tensorlend_os::clock::boottime_ns;
 use tensorlend_os::map;
 use tensorlend_os::memfd::{self, Access};
@@ -126,7 +125,7 @@ impl Adoption<'_> {
         }
         let magic = magic(&label);
         if let Some(magic) = magic {
-            let length = size(fstat(&fd)?.st_size as u64)?;
+            let length = size::index(memfd::length(&fd)?);
             SheetHeader::check(&unmapped::view(&fd, length), magic).map_err(io::Error::other)?;
         }
         let (copy, writable) = recreated::copy(&fd, magic, self.making, boottime_ns(), &mut self.pauses)?;
@@ -144,12 +143,12 @@ impl Adoption<'_> {
                 label
             }
         };
-        let bytes = fstat(&copy)?.st_size as u64;
+        let bytes = memfd::length(&copy)?;
         let view = if let Some(view) = writable {
             memories.insert_directory(mem, copy, view.clone());
             Some(view)
         } else {
-            let view = magic.map(|_| Ok::<_, io::Error>(unmapped::view(&copy, size(bytes)?))).transpose()?;
+            let view = magic.map(|_| unmapped::view(&copy, size::index(bytes)));
             memories.insert(mem, copy, view.as_ref(), lane_of(&label, lanes));
             view
         };
@@ -179,16 +178,16 @@ impl Adoption<'_> {
             fd_store.has(mem, &label);
             return Ok(Preserved { label, mem, view: None, bytes, acked: true, copied: false });
         }
-        let (bytes, fd) = (fstat(&fd)?.st_size as u64, Arc::new(fd));
+        let (bytes, fd) = (memfd::length(&fd)?, Arc::new(fd));
         let Some(magic) = magic(&label) else {
             // An orphaned sheet has a view, so that the daemon later closes it as a sheet.
             let is_sheet = matches!(label, Label::Orphaned { segment: false, .. });
-            let view = is_sheet.then(|| Ok::<_, io::Error>(unmapped::view(&fd, size(bytes)?))).transpose()?;
+            let view = is_sheet.then(|| unmapped::view(&fd, size::index(bytes)));
             memories.insert(mem, fd, view.as_ref(), lane);
             fd_store.has(mem, &label);
             return Ok(Preserved { label, mem, view: None, bytes, acked: true, copied: false });
         };
-        let length = size(bytes)?;
+        let length = size::index(bytes);
         let view = unmapped::view(&fd, length);
         SheetHeader::check(&view, magic).map_err(io::Error::other)?;
         if let Label::Directory { namespace, life, uid, name } = label {
@@ -217,7 +216,7 @@ impl Adoption<'_> {
 fn copy_of(fd: &OwnedFd, bytes: u64) -> io::Result<(OwnedFd, View)> {
     let copy = memfd::create_empty("tensorlend-directory", bytes)?;
     copy_data(fd, copy.as_fd(), bytes, 0)?;
-    let view = map::sheet(&copy, size(bytes)?, Access::Write)?;
+    let view = map::sheet(&copy, size::index(bytes), Access::Write)?;
     memfd::seal_writers(copy.as_fd())?;
     Ok((copy, view))
 }

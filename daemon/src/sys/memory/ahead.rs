@@ -106,7 +106,7 @@ impl Ahead {
 /// Returns how many descriptors this process may still open. Before Linux 6.2, the kernel does not report the number of open ones,
 /// and the result is the limit.
 fn free_descriptors() -> u64 {
-    let open = stat("/proc/self/fd").map_or(0, |folder| folder.st_size as u64);
+    let open = stat("/proc/self/fd").map_or(0, |folder| folder.st_size.cast_unsigned());
     getrlimit(Resource::Nofile).current.map_or(u64::MAX, |limit| limit.saturating_sub(open))
 }
 

@@ -13,7 +13,7 @@
 use super::Making;
 use crate::core::SLOTS_LOG2_MAX;
 use crate::core::settings::Payer;
-use crate::sys::backing::{Backing, Pages, size};
+use crate::sys::backing::{Backing, Pages};
 use crate::sys::room::{Claim, make_room};
 use rustix::fs::{SeekFrom, fstat, seek};
 use rustix::io::Errno;
@@ -25,8 +25,9 @@ use tensorlend_layout::directory::{Directory, Geometry};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::raw::View;
+use tensorlend_layout::size;
 use tensorlend_layout::stream::{CAPACITY_MAX, RingEntry, StreamRing};
-use tensorlend_layout::word::LifeWord;
+use tensorlend_layout::word::{LifeWord, ProcessWord};
 use tensorlend_os::map;
 use tensorlend_os::memfd::{self, Access};
 
@@ -91,7 +92,7 @@ pub fn copy(
             patiently(pauses, || Backing { pages, ..backing }.make(bytes, Payer::Daemon, &|| true))?
         }
         Some(magic) => {
-            patiently(pauses, || make_room(bytes.min(stat.st_blocks as u64 * 512), Claim::Users))?;
+            patiently(pauses, || make_room(bytes.min(stat.st_blocks.cast_unsigned() * 512), Claim::Users))?;
             memfd::create_empty(super::name_of(magic), bytes)?
         }
     };
@@ -103,7 +104,7 @@ pub fn copy(
     copy_data(fd, copy.as_fd(), bytes, HOLE)?;
     let view = match magic {
         Some(Magic::Directory) => {
-            let view = map::sheet(&copy, size(bytes)?, Access::Write)?;
+            let view = map::sheet(&copy, size::index(bytes), Access::Write)?;
             if let Some(directory) = Directory::new(&view).filter(|it| it.geometry(bytes).is_some()) {
                 begin_again(&directory, now_ns);
             }
@@ -149,7 +150,7 @@ pub fn copy_data(from: &OwnedFd, to: BorrowedFd<'_>, bytes: u64, hole: usize) ->
         };
         let end = seek(from, SeekFrom::Hole(at))?.min(bytes);
         while at < end {
-            let step = buffer.len().min((end - at) as usize);
+            let step = buffer.len().min(size::index(end - at));
             let read = rustix::io::pread(from, &mut buffer[..step], at)?;
             if read == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
@@ -179,7 +180,7 @@ pub fn write_all(to: BorrowedFd<'_>, mut bytes: &[u8], mut at: u64) -> io::Resul
 fn begin_again(directory: &Directory, now_ns: u64) {
     directory.settle_lives();
     for member in &*directory.members {
-        member.process.set(u64::from(member.process.peek() as u32));
+        member.process.set(ProcessWord(member.process.peek()).without_pid().0);
         member.since_ns.set(member.since_ns.peek().min(now_ns));
     }
     for segment in &*directory.segments {

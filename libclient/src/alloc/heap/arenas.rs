@@ -89,7 +89,7 @@ impl Heap {
             self.arenas.push(Arena::new(key, offer));
             self.arenas.len() - 1
         });
-        at as ArenaId + 1
+        ArenaId::try_from(at + 1).expect("ARENAS_MAX arenas have numbers")
     }
 
     fn arena_at(&mut self, place: ArenaId) -> &mut Arena {

@@ -2,6 +2,7 @@
 
 use super::{ArenaId, HOST, Heap, OwnSegment, RELEASED};
 use tensorlend_layout::number::SlotNo;
+use tensorlend_layout::size;
 
 /// Number of segments that the heap gets or loses between two checks of itself, in debug builds.
 const SEGMENTS: u64 = 16;
@@ -38,7 +39,7 @@ impl Heap {
         let mut end = SlotNo::default();
         for own in &self.segments {
             assert!(own.base >= end, "the segments' numbers are disjoint and sorted");
-            end = own.base + own.slots.len() as u32;
+            end = own.base + size::count(own.slots.len());
             assert_eq!(
                 own.used_bytes(),
                 own.space.taken_bytes(),
@@ -51,8 +52,8 @@ impl Heap {
         let released = self.released;
         assert_eq!(self.sums(RELEASED), (released.used_bytes, released.segment_bytes), "bytes of released segments");
         #[cfg(feature = "cuda")]
-        for (number, arena) in self.arenas.iter().enumerate() {
-            assert_eq!(self.sums(number as ArenaId + 1), arena.sums(), "bytes of arena {number}");
+        for (number, arena) in (1..).zip(&self.arenas) {
+            assert_eq!(self.sums(number), arena.sums(), "bytes of arena {number}");
         }
     }
 

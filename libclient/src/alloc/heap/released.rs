@@ -10,6 +10,7 @@
 use super::{HOST, Heap, Memory, OwnSegment, RELEASED};
 use crate::segment::pinned::PageLock;
 use tensorlend_layout::number::SlotNo;
+use tensorlend_layout::size;
 use tensorlend_os::map::Segment;
 
 /// The segments that a caller wants to release.
@@ -71,7 +72,7 @@ impl Heap {
             self.free(slot);
         }
         let is_pinned = |own: &OwnSegment| {
-            let end = own.base + own.slots.len() as u32;
+            let end = own.base + size::count(own.slots.len());
             self.pins.range(own.base..end).next().is_some()
         };
         oldest.sort_unstable();

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use tensorlend_layout::number::{ClientNo, SlotNo};
 use tensorlend_layout::tensor::{BadTensor, SlotInfo};
 use tensorlend_layout::word::{Member, MemberState};
-use tensorlend_layout::{Device, Uuid};
+use tensorlend_layout::{Device, Uuid, size};
 use tensorlend_os::mutex::lock;
 
 /// Shortest and longest pause between two polls for the end of a producer's work.
@@ -98,7 +98,7 @@ impl DeviceTensor {
 
     /// Returns the number of bytes from [`DeviceTensor::ptr`] on, including gaps between strided elements.
     pub fn span(&self) -> usize {
-        self.memory.range.bytes as usize
+        size::index(self.memory.range.bytes)
     }
 
     /// Records a stream whose work reads the tensor. After the drop, the lease ends only when the stream has finished
@@ -265,7 +265,7 @@ impl DeviceTensor {
             let range = self.row_major_range();
             return copies::copy_out(&self.memory.gpu, range, out);
         }
-        let mut all = vec![0; self.memory.range.bytes as usize];
+        let mut all = vec![0; size::index(self.memory.range.bytes)];
         copies::copy_out(&self.memory.gpu, self.memory.range, &mut all)?;
         self.gather(&all, out);
         Ok(())

@@ -11,6 +11,7 @@ use crate::segment::janitor::{Ending, Janitor};
 use crate::segment::map::DeviceRange;
 use std::sync::Arc;
 use tensorlend_cuda::copy;
+use tensorlend_layout::size;
 
 /// Copies all of `bytes` to the device. Blocks until the copy is complete.
 pub fn copy_in(gpu: &Gpu, to: DeviceRange, bytes: &[u8]) -> Result<()> {
@@ -98,6 +99,6 @@ pub fn copy_on(gpu: &Gpu, to: DeviceRange, from: u64) -> Result<()> {
     let context = gpu.context(doing)?;
     let _current = context.enter().map_err(trouble(doing))?;
     // SAFETY: both ranges are in mapped memory, and they are different slots or blocks.
-    unsafe { copy::dtod(to.ptr, from, to.bytes as usize) }.map_err(trouble(doing))?;
+    unsafe { copy::dtod(to.ptr, from, size::index(to.bytes)) }.map_err(trouble(doing))?;
     tensorlend_cuda::StreamRef::LEGACY.synchronize().map_err(trouble(doing))
 }

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tensorlend_layout::number::SlotNo;
 use tensorlend_layout::word::{Cell, SLOT_NONE};
-use tensorlend_layout::{Device, Uuid};
+use tensorlend_layout::{Device, Uuid, size};
 
 /// A tensor that its producer is writing on a device, in the memory in which readers will read it. No other client sees
 /// the tensor before it is published. Dropping the draft frees the memory.
@@ -101,7 +101,7 @@ impl DeviceDraft {
 
     /// Returns the length in bytes, including gaps between strided elements.
     pub fn nbytes(&self) -> usize {
-        self.memory.range.bytes as usize
+        size::index(self.memory.range.bytes)
     }
 
     /// Returns the device's UUID, which identifies the device in every process.
@@ -229,7 +229,7 @@ impl DeviceDraft {
         let _current = context.enter().map_err(trouble(doing))?;
         // SAFETY: the caller guarantees `from`. The draft's memory is not freed before the stream has finished the
         // copy.
-        let copied = unsafe { tensorlend_cuda::copy::dtod_async(ptr, from, bytes as usize, stream.by_ref()) };
+        let copied = unsafe { tensorlend_cuda::copy::dtod_async(ptr, from, size::index(bytes), stream.by_ref()) };
         copied.map_err(trouble(doing))
     }
 

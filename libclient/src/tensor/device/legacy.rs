@@ -6,6 +6,7 @@ use crate::segment::map::DeviceRange;
 use crate::tensor::device::copies;
 use std::sync::Arc;
 use tensorlend_cuda::ipc::PlainBlock;
+use tensorlend_layout::size;
 
 /// A copy of a tensor in a plain block of device memory (`cuMemAlloc`), with a handle for other processes. Dropping
 /// this value frees the block. Processes that have opened the block must close it before.
@@ -49,7 +50,7 @@ impl LegacyExport {
 
     /// Returns the length of the block in bytes.
     pub fn nbytes(&self) -> usize {
-        self.block.bytes() as usize
+        size::index(self.block.bytes())
     }
 }
 

@@ -11,13 +11,14 @@ use cudarc::driver::{CudaSlice, CudaStream};
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+use tensorlend_layout::size;
 
 /// A slice that does not free its memory.
 struct Unowned<T>(Option<CudaSlice<T>>);
 
 impl<T> Unowned<T> {
     fn new(range: DeviceRange, stream: &Arc<CudaStream>) -> Self {
-        let elements = range.bytes as usize / size_of::<T>().max(1);
+        let elements = size::index(range.bytes) / size_of::<T>().max(1);
         // SAFETY: the range holds this number of elements, of a type for which every bit pattern is valid. `drop`
         // leaks the slice, so cudarc never frees the range.
         Self(Some(unsafe { stream.upgrade_device_ptr(range.ptr, elements) }))

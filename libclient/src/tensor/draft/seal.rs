@@ -74,7 +74,8 @@ impl<M: Memory> Draft<M> {
         let (value, record, extent) = self.memory.slot();
         let mut info = self.head().info(value, extent, sequence, next, extended);
         info.early = early;
-        write(record, &info);
+        // SAFETY: contract 1: the slot is handed out, and this draft holds the session.
+        unsafe { record.get() }.write(&info);
         self.chain(value, next);
         self.is_sealed = true;
         Ok(Sealed { value, summary: info.summary().unwrap_or_default() })
@@ -108,7 +109,7 @@ impl Draft {
     fn plain(&self, taken: &Taken, dims: [u64; NDIM_INLINE]) -> PlainTensor {
         PlainTensor {
             dtype: self.dtype,
-            ndim: self.shape.len() as u8,
+            ndim: self.shape.ndim(),
             dims,
             data_offset: taken.offset,
             data_bytes: taken.bytes.len() as u64,
@@ -197,15 +198,8 @@ fn extend(session: &Arc<Session>, bytes: &[u8], next: SlotNo) -> Result<SlotNo> 
         dims: [0; NDIM_INLINE],
         metadata: [0; METADATA_INLINE / 8],
     };
-    write(taken.record, &info);
+    // SAFETY: contract 1 of `bytes.rs`: the slot is handed out, and the caller holds the session.
+    unsafe { taken.record.get() }.write(&info);
     session.alloc().chain(taken.slot(), next);
     Ok(taken.slot())
-}
-
-/// Writes the record of a slot that the heap has handed out and that is not published yet.
-#[inline]
-fn write(record: OwnRecord, info: &SlotInfo) {
-    // SAFETY: contract 1 of `bytes.rs`: the slot is handed out and the caller holds the session, so the record stays
-    // mapped.
-    unsafe { record.get() }.write(info);
 }
