@@ -11,7 +11,6 @@ use rustix::fs::{Mode, OFlags};
 use rustix::thread::CpuSet;
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -98,7 +97,7 @@ pub fn start(mut config: Config, arguments: &[OsString]) -> Result<(), DaemonErr
 fn open_log(path: &Path) -> io::Result<std::fs::File> {
     let flags =
         OFlags::CREATE | OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = std::fs::File::from(OwnedFd::from(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?));
+    let file = std::fs::File::from(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?);
     if file.metadata()?.len() > LOG_BYTES_MAX {
         file.set_len(0)?;
     }

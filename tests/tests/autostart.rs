@@ -131,7 +131,7 @@ fn a_client_of_an_ending_daemon_is_served() {
     let home = Home::new("idle_exit_s = 1\n");
     assert_done(&run(home.command(&binary("tensorlendd")).arg("--daemonize").arg("--config").arg(config(&home))));
     for _ in 0..budget(4, 100) {
-        std::thread::sleep(std::time::Duration::from_millis(1000));
+        std::thread::sleep(std::time::Duration::from_secs(1));
         assert_done(&home.put("a"));
         assert_done(&run(&mut home.cli(&["rm", "a"])));
     }
