@@ -15,7 +15,7 @@ if pathlib.Path("/run/tensorlend/tensorlend.sock").exists():
 
 PUT = "import sys, tensorlend; tensorlend.connect().put(sys.argv[1], b'ab')"
 #: Prints the names, and the process of the daemon.
-LOOK = "import tensorlend; client = tensorlend.connect(); print(*sorted(client.list()), client.stat()['pid'])"
+LOOK = "import tensorlend; client = tensorlend.connect(); print(*sorted(client.names()), client.stat()['pid'])"
 
 
 def ends_daemon(folder: pathlib.Path) -> None:
@@ -60,7 +60,7 @@ if child == 0:
     os._exit(0)
 event.set()
 assert os.waitpid(child, 0)[1] == 0
-print(*tensorlend.connect().list())
+print(*tensorlend.connect().names())
 """
     assert succeeds("-W", "ignore", "-c", code, env=home).stdout == "child\n"
 
