@@ -8,11 +8,15 @@
 //! DIR/man8/tensorlendd.8, tensorlend-gateway.8   the daemon and the gateway
 //! DIR/bash, DIR/zsh, DIR/fish                    completions of all four, named as each shell looks for them
 //! ```
+//!
+//! Without the feature `companions`, those of the tool and the daemon only.
 
 mod options;
 mod page;
 
-use clap::{Command, CommandFactory, Parser};
+#[cfg(feature = "companions")]
+use clap::CommandFactory;
+use clap::{Command, Parser};
 use clap_complete::{Shell, generate_to};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -38,23 +42,29 @@ fn main() -> ExitCode {
 }
 
 fn write(folder: &Path) -> io::Result<()> {
-    let (tool, daemon) = (tensorlend_cli::command(), tensorlend_daemon::program::command());
-    let (gateway, runner) = (tensorlend_gateway::args::Args::command(), tensorlend_runner::args::Args::command());
+    let programs = [
+        (tensorlend_cli::command(), "1"),
+        (tensorlend_daemon::program::command(), "8"),
+        #[cfg(feature = "companions")]
+        (tensorlend_runner::args::Args::command(), "1"),
+        #[cfg(feature = "companions")]
+        (tensorlend_gateway::args::Args::command(), "8"),
+    ];
     let made = |name: &str| {
         let made = folder.join(name);
         std::fs::create_dir_all(&made).map(|()| made)
     };
-    for (program, section) in [(&tool, "1"), (&runner, "1"), (&daemon, "8"), (&gateway, "8")] {
+    for (program, section) in &programs {
         for page in page::all(program.clone(), section) {
             page.write(&made(&format!("man{section}"))?)?;
         }
     }
-    for configuration in [options::DAEMON, options::GATEWAY] {
-        options::page(&configuration).write(&made("man5")?)?;
+    for configuration in options::ALL {
+        options::page(configuration).write(&made("man5")?)?;
     }
     for (shell, name) in [(Shell::Bash, "bash"), (Shell::Zsh, "zsh"), (Shell::Fish, "fish")] {
         let completions = made(name)?;
-        for program in [&tool, &daemon, &gateway, &runner] {
+        for (program, _) in &programs {
             complete(shell, program.clone(), &completions)?;
         }
     }

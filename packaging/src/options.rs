@@ -19,7 +19,13 @@ pub struct Configuration {
     pub text: &'static str,
 }
 
-pub const DAEMON: Configuration = Configuration {
+pub const ALL: &[Configuration] = &[
+    DAEMON,
+    #[cfg(feature = "companions")]
+    GATEWAY,
+];
+
+const DAEMON: Configuration = Configuration {
     program: "tensorlendd",
     name: "tensorlendd.toml",
     path: "/etc/tensorlend/tensorlendd.toml",
@@ -27,7 +33,8 @@ pub const DAEMON: Configuration = Configuration {
     text: tensorlend_daemon::EXAMPLE,
 };
 
-pub const GATEWAY: Configuration = Configuration {
+#[cfg(feature = "companions")]
+const GATEWAY: Configuration = Configuration {
     program: "tensorlend-gateway",
     name: "tensorlend-gateway.toml",
     path: "/etc/tensorlend/gateway.toml",

@@ -117,6 +117,71 @@ fn what_is_published_is_listed_and_documented() {
     assert_eq!(refused.status.code(), Some(2), "an unknown part is an error");
 }
 
+/// Returns cargo, without the variables that it sets for this test.
+fn cargo(arguments: &[&str]) -> Command {
+    let mut command = Command::new("cargo");
+    command.args(arguments).current_dir(workspace(""));
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy();
+        if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") || name == "CARGO" {
+            command.env_remove(&*name);
+        }
+    }
+    command
+}
+
+/// Returns the files that the code of a package includes, and that its archive does not contain.
+fn missing_files(package: &Path) -> Vec<String> {
+    let mut find = Command::new("find");
+    let sources = done(find.arg(package).args(["-path", "*/src/*", "-name", "*.rs"]));
+    let mut missing = Vec::new();
+    for source in sources.lines().map(Path::new) {
+        let text = std::fs::read_to_string(source).unwrap();
+        // Tests are not built there, and files of modules for tests have names of their own.
+        let code = text.split("#[cfg(test)]").next().unwrap();
+        let lines = code.lines().filter(|line| !line.starts_with("#[doc = "));
+        for included in lines.flat_map(|line| line.split("include_").skip(1)) {
+            let name = included.split_once("!(\"").and_then(|(_, rest)| rest.split('"').next());
+            if name.is_some_and(|name| !source.with_file_name(name).exists()) {
+                missing.push(format!("{}: {}", source.display(), name.unwrap()));
+            }
+        }
+    }
+    missing
+}
+
+/// Every crate for crates.io has what its page there shows, and cargo packs it with all files that its code includes.
+#[test]
+fn crates_are_ready_to_be_published() {
+    let metadata = done(&mut cargo(&["metadata", "--no-deps", "--locked", "--offline", "--format-version=1"]));
+    let metadata: serde_json::Value = serde_json::from_str(&metadata).unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
+    let (ours, others): (Vec<_>, Vec<_>) = packages.iter().partition(|it| it["publish"].is_null());
+    assert!(others.iter().all(|it| it["publish"].as_array().unwrap().is_empty()));
+    let name = |package: &serde_json::Value| package["name"].as_str().unwrap().to_owned();
+    for package in &ours {
+        for field in ["description", "license", "repository", "homepage", "readme", "rust_version"] {
+            assert!(package[field].as_str().is_some_and(|it| !it.is_empty()), "{} has no {field}", name(package));
+        }
+        for field in ["keywords", "categories"] {
+            let count = package[field].as_array().unwrap().len();
+            assert!((1..=5).contains(&count), "{}: {count} {field}", name(package));
+        }
+        assert_eq!(package["version"], env!("CARGO_PKG_VERSION"), "{}", name(package));
+    }
+    let target = tempfile::tempdir().unwrap();
+    let mut package = cargo(&["package", "--no-verify", "--allow-dirty", "--locked", "--offline", "--quiet"]);
+    package.args(ours.iter().flat_map(|it| ["-p".to_owned(), name(it)])).arg("--target-dir").arg(target.path());
+    done(&mut package);
+    for package in ours {
+        let folder = format!("{}-{}", name(package), env!("CARGO_PKG_VERSION"));
+        let archive = target.path().join("package").join(format!("{folder}.crate"));
+        done(Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(target.path()));
+        let missing = missing_files(&target.path().join(folder));
+        assert!(missing.is_empty(), "{missing:#?}");
+    }
+}
+
 /// Each workflow calls programs of this repository that exist, and may do no more than it needs.
 #[test]
 fn workflows_call_what_exists() {
@@ -228,6 +293,18 @@ with tensorlend.embedded() as broker, broker.connect() as client:
         let version = done(bare(program).arg("--version"));
         assert!(names_the_commit(&version, program), "{version}");
     }
+}
+
+#[test]
+fn the_archive_of_the_programs_installs_itself() {
+    let Some(published) = Published::copy() else { return };
+    let (programs, prefix) = (published.unpack("tensorlend-"), published.path().join("prefix"));
+    let system = [Path::new("/usr/bin"), Path::new("/bin")];
+    let bare = |program: PathBuf| bare(published.path(), &system, program);
+    done(bare(programs.join("scripts/install")).arg("--prefix").arg(&prefix));
+    let version = done(bare(prefix.join("bin/tensorlend")).arg("--version"));
+    assert!(names_the_commit(&version, "tensorlend"), "{version}");
+    assert!(prefix.join("share/man/man1/tensorlend.1").exists());
 }
 
 /// The examples, compiled with the archive's headers and libraries alone.

@@ -779,56 +779,6 @@ fn uid_of(user: &str) -> u32 {
     line.split(':').nth(2).unwrap().parse().unwrap()
 }
 
-/// Returns the `sh` blocks of a section of docs/service.md, in their order.
-fn blocks_of_the_manual(heading: &str) -> Vec<String> {
-    let page = std::fs::read_to_string(workspace("docs/service.md")).unwrap();
-    let section = page.split("\n## ").find(|section| section.starts_with(heading)).expect("the page has the section");
-    let block = |rest: &str| rest.split("\n```").next().unwrap().to_owned();
-    section.split("```sh\n").skip(1).map(block).collect()
-}
-
-/// A user who follows the manual literally gets a daemon, without a configuration and then with one.
-#[test]
-fn a_user_installs_as_the_manual_says() {
-    if skip_without_systemd() {
-        return;
-    }
-    let manager = Manager::start(Scope::User, "");
-    // Creates the state that the page presumes, but nothing that it explains how to make.
-    let root = manager.root().join("run/test");
-    for unit in [SERVICE, SOCKET] {
-        std::fs::remove_file(root.join("units").join(unit)).unwrap();
-    }
-    manager.ok(&["daemon-reload"]);
-    let release = root.join("clone/target/release");
-    std::fs::create_dir_all(&release).unwrap();
-    let mut copy = Command::new("cp");
-    assert!(run(copy.args(["-r", "-t"]).arg(root.join("clone")).arg(workspace("packaging"))).status.success());
-    let mut copy = Command::new("cp");
-    assert!(run(copy.arg("-t").arg(&release).args(["tensorlendd", "tensorlend"].map(binary))).status.success());
-    let home = "/run/test";
-    let follow = |block: &str| {
-        let mut shell = manager.command("sh");
-        shell.args(["-euc", &format!("cd {home}/clone\n{block}")]).env("HOME", home).env_remove("XDG_CONFIG_HOME");
-        let done = run(shell.env_remove("TENSORLEND_SOCKET"));
-        assert!(done.status.success(), "{block}\n{}{}", text(&done.stdout), text(&done.stderr));
-    };
-    let blocks = blocks_of_the_manual("Install: a user's");
-    let [install, configure] = &blocks[..] else { panic!("other blocks than this test knows: {blocks:#?}") };
-    follow(install);
-    assert_eq!(manager.property(SERVICE, "ActiveState"), "active", "the first client has started it");
-    assert_eq!(manager.property(SOCKET, "UnitFileState"), "enabled");
-    let before = manager.daemon();
-    follow(configure);
-    manager.restarted(before);
-    manager.ok(&["reload", SERVICE]);
-    let command = std::fs::read_to_string(manager.root().join(format!("proc/{}/cmdline", manager.daemon()))).unwrap();
-    let words: Vec<&str> = command.split_terminator('\0').collect();
-    let config = format!("{home}/.config/tensorlend/tensorlendd.toml");
-    assert_eq!(words, [&format!("{home}/.local/bin/tensorlendd"), "--config", &config]);
-    follow("~/.local/bin/tensorlend ping");
-}
-
 /// The manager preserves unnamed spill files as it does memory.
 #[test]
 fn what_was_spilled_is_kept_by_the_manager() {

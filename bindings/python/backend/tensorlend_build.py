@@ -4,6 +4,7 @@ Without Rust, maturin ends in some eighty lines of Python's; pip shows what thes
 """
 
 import os
+import pathlib
 import shutil
 import sys
 from typing import Any
@@ -58,7 +59,11 @@ def build_editable(wheel_directory: str, config_settings: Any = None, metadata_d
 
 
 def build_sdist(sdist_directory: str, config_settings: Any = None) -> str:
-    return _call("build_sdist", sdist_directory, config_settings)
+    name = _call("build_sdist", sdist_directory, config_settings)
+    import offline
+
+    offline.complete(pathlib.Path(sdist_directory) / name)
+    return name
 
 
 def _call(hook: str, *arguments: Any) -> str:

@@ -114,12 +114,8 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
         Understood(BUILDS),
     ),
     ("docs/web.md", "install -m 0600 /dev/null /etc/tensorlend/web.token", Understood(NEEDS_INSTALL)),
-    (
-        "docs/how-to/save.md",
-        "install -D -m 0644 -t /usr/lib/systemd/system packaging/tensorlend-restore@.service packaging/tensorlend-backup@.service packaging/tensorlend-backup@.timer",
-        Understood(NEEDS_INSTALL),
-    ),
-    ("docs/how-to/save.md", "systemctl enable --now tensorlend-restore@alice.service", Understood(NEEDS_INSTALL)),
+    ("docs/how-to/save.md", "systemctl enable tensorlend-restore@alice.service", Understood(NEEDS_MANAGER)),
+    ("docs/how-to/save.md", "systemctl enable --now tensorlend-restore@alice.service", Understood(NEEDS_MANAGER)),
     (
         "docs/log.md",
         "journalctl -u tensorlendd TENSORLEND_UID=1000               # what concerns one user",
@@ -147,19 +143,24 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
     ),
     ("docs/gpu-pack.md", "benches/gpu.sh pack gpu", Understood(NEEDS_GPU_PACK)),
     (
+        "docs/install.md",
+        "scripts/install              # or with options, such as: scripts/install --c --python --service",
+        Understood("builds a release for minutes; tests/tests/install.rs runs it with built programs"),
+    ),
+    (
         "docs/service.md",
-        "install -D -m 0755 -t /usr/bin target/release/tensorlendd target/release/tensorlend",
-        Understood(NEEDS_INSTALL),
+        "scripts/install --service             # as root",
+        Understood("installs units; tests/tests/install.rs runs it in a system of its own"),
+    ),
+    (
+        "docs/service.md",
+        "scripts/install --service             # as the user",
+        Understood("installs units for a user; tests/tests/install.rs runs it under a manager of its own"),
     ),
     (
         "docs/service.md",
         "mkdir -p ~/.config/systemd/user/tensorlendd.service.d",
-        Understood("installs units for a user; tests/tests/units.rs runs it under a manager of its own"),
-    ),
-    (
-        "docs/service.md",
-        "install -D -m 0600 packaging/tensorlendd.toml ~/.config/tensorlend/tensorlendd.toml",
-        Understood("continues the block above; tests/tests/units.rs runs it under a manager of its own"),
+        Understood("continues a block above; tests/tests/install.rs runs it under a manager of its own"),
     ),
     (
         "docs/service.md",
@@ -190,7 +191,7 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
     ),
     (
         "examples/camera/README.md",
-        "pip install ./bindings/python && scripts/capi --prefix /usr/local   # or any other prefix that pkg-config and ld.so know",
+        "scripts/install --c --python                 # as root, or with the variables that it prints",
         Understood("installs; bindings/python/tests/test_examples.py runs the programs"),
     ),
     (
@@ -200,7 +201,7 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
     ),
     (
         "docs/smartredis.md",
-        "scripts/capi --prefix /opt/tensorlend",
+        "scripts/install --c --prefix /opt/tensorlend",
         Understood("installs; tests/tests/capi/smartredis.rs builds the library in this way"),
     ),
     (
