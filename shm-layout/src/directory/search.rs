@@ -180,27 +180,3 @@ pub fn begin_table_in(seeds: &[Word; 2], table: TableWord, seed: u64) {
     fence(Ordering::Release);
     seeds[table.half()].put(seed);
 }
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_search_visits_every_bucket_once() {
-        let hash = 0xFEDC_BA98_7654_3210;
-        let place = PlaceWord::new(hash, EntryNo::new(7));
-        assert_eq!((place.entry().get(), place.is_free(), place.may_be(hash)), (7, false, true));
-        assert!(place.may_be(hash ^ 0xFFF_FFFF) && !place.may_be(hash ^ (1 << 28)));
-        for log2 in 3..=13 {
-            let mut buckets: Vec<u64> = Search::new(hash, 5, log2).collect();
-            assert_eq!(place.search(5, log2).collect::<Vec<_>>(), buckets);
-            buckets.sort_unstable();
-            assert_eq!(buckets, (0..1 << log2).step_by(8).collect::<Vec<u64>>());
-        }
-        // Another seed gives another order.
-        let first = |seed| Search::new(hash, seed, 25).take(4).collect::<Vec<_>>();
-        assert_ne!(first(5), first(6));
-        assert!(!PlaceWord::PASSED.may_be(1 << 28) && !PlaceWord::FREE.may_be(0));
-        assert!(!PlaceWord::PASSED.is_free() && PlaceWord::PASSED.entry() == EntryNo::new(0));
-    }
-}
