@@ -5,8 +5,9 @@
 //! Ctrl-C ends it, and no process waits for the end of a file that it has inherited. Its standard output leads to the first
 //! process until it listens or has failed.
 
+use crate::DaemonError;
 use crate::config::{Config, ModeChoice};
-use crate::{DaemonError, service};
+use crate::sys::limits;
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::CpuSet;
 use std::ffi::OsString;
@@ -70,7 +71,7 @@ fn answer(text: &str) {
 /// Starts the second process with these arguments, and waits until it listens.
 pub fn start(mut config: Config, arguments: &[OsString]) -> Result<(), DaemonError> {
     defaults(&mut config);
-    let socket = service::socket_path(&config, crate::sys::limits::mode(config.mode))?;
+    let socket = limits::socket_path(&config, limits::mode(config.mode))?;
     let failed = |what| move |error| DaemonError::System { what, error };
     let socket = std::path::absolute(socket).map_err(failed("finding the socket's folder"))?;
     let log = program::daemon_log(&socket);

@@ -8,14 +8,11 @@ use crate::sys::reload::{Load, Reloader};
 use crate::sys::{Backing, DaemonError, Devices, FdStore, Listener, Shell, Signals, Supply, await_turn, limits, spill};
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Pid, Signal, kill_process};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
-use tensorlend_os::user_folder;
 
 /// Time that a daemon which cannot start waits before it ends, under a service manager.
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
-
-const SYSTEM_SOCKET: &str = "/run/tensorlend/tensorlend.sock";
 
 /// The result of the check of a configuration's values. A start, [`check`] and [`ask_to_reload`] do the same check.
 struct Checked {
@@ -100,7 +97,7 @@ pub fn check(config: &Config) -> Result<(), DaemonError> {
     let Parts { mode, unknown, spill, .. } = Parts::gather(config)?;
     warn_of_unknown(config, unknown);
     refuse(spill)?;
-    let mut path = socket_path(config, mode)?;
+    let mut path = limits::socket_path(config, mode)?;
     if config.socket.is_none() && mode == Mode::System && !path.parent().is_some_and(Path::exists) {
         // The daemon would create this directory, so the check applies to its parent.
         path.pop();
@@ -132,7 +129,7 @@ pub fn run(load: Load) -> Result<(), DaemonError> {
     let listener = if let Some(listener) = activated {
         listener
     } else {
-        let path = socket_path(&config, mode)?;
+        let path = limits::socket_path(&config, mode)?;
         if let Some(folder) = path.parent().filter(|_| config.socket.is_none() && mode == Mode::System) {
             // A service manager creates this directory. Without one, the directory may be missing.
             let _ = std::fs::create_dir_all(folder);
@@ -168,7 +165,7 @@ pub fn ask_to_reload(config: &Config, pid: i32) -> Result<(), DaemonError> {
     let Checked { unknown, spill, .. } = Checked::of(config, limits::mode(config.mode))?;
     warn_of_unknown(config, unknown);
     if !survives_hup(pid) {
-        let path = socket_path(config, limits::mode(config.mode))?;
+        let path = limits::socket_path(config, limits::mode(config.mode))?;
         let what = "it does not handle SIGHUP, and so is no daemon".to_owned();
         return Err(DaemonError::NoAnswer { pid, path, what });
     }
@@ -176,7 +173,7 @@ pub fn ask_to_reload(config: &Config, pid: i32) -> Result<(), DaemonError> {
     process
         .and_then(|process| kill_process(process, Signal::HUP))
         .map_err(|error| DaemonError::System { what: "sending SIGHUP to the daemon", error: error.into() })?;
-    let path = socket_path(config, limits::mode(config.mode))?;
+    let path = limits::socket_path(config, limits::mode(config.mode))?;
     await_turn(&path).map_err(|error| DaemonError::NoAnswer { pid, path, what: error.to_string() })?;
     // The daemon has taken over the rest: a broken disk must not keep an administrator from ending a user's rights.
     refuse(spill)
@@ -192,16 +189,6 @@ fn survives_hup(pid: i32) -> bool {
             let bits = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
             bits.is_some_and(|bits| bits & 1 << (Signal::HUP.as_raw() - 1) != 0)
         })
-}
-
-pub(crate) fn socket_path(config: &Config, mode: Mode) -> Result<PathBuf, DaemonError> {
-    if let Some(path) = &config.socket {
-        return Ok(path.clone());
-    }
-    if mode == Mode::System {
-        return Ok(PathBuf::from(SYSTEM_SOCKET));
-    }
-    user_folder::socket().map_err(DaemonError::NoSocketPath)
 }
 
 fn socket_mode(config: &Config, mode: Mode) -> u32 {

@@ -4,6 +4,7 @@ mod claims;
 mod hello;
 mod late;
 mod socket;
+mod sockets;
 mod start;
 mod unanswered;
 mod waiting;
@@ -18,6 +19,7 @@ use rustix::net::RecvFlags;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 pub use socket::{acknowledge_on, ask_on};
 use socket::{is_readable, open, send};
+pub use sockets::{Sockets, default_sockets};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -30,7 +32,6 @@ use tensorlend_layout::wire::{
     Hello, PROTOCOL_OLDEST, PROTOCOL_VERSION, QueueRequest, Refusal, Reply, Request, decode,
 };
 use tensorlend_os::packet::{self, Packet};
-use tensorlend_os::user_folder::{self, NoFolder};
 use unanswered::Unanswered;
 pub use waiting::Waited;
 
@@ -174,52 +175,6 @@ impl Answer<'_> {
     /// Returns the error for a reply of the wrong kind.
     pub fn unexpected<T>(self) -> Result<T> {
         Err(Error::Protocol { doing: self.doing })
-    }
-}
-
-/// Returns the sockets that a client tries, in this order. If `TENSORLEND_SOCKET` is set, this is its only socket.
-/// Otherwise they are the user's daemon and then the system's.
-///
-/// ```
-/// let sockets = tensorlend::default_sockets();
-/// assert!(!sockets.is_empty());
-/// ```
-pub fn default_sockets() -> Vec<PathBuf> {
-    Sockets::default().paths
-}
-
-/// The sockets that a client tries.
-pub struct Sockets {
-    paths: Vec<PathBuf>,
-    /// The socket at which the client starts a daemon if none listens at any of the paths.
-    start: Option<PathBuf>,
-    /// The reason why this user has no socket.
-    missing: Option<NoFolder>,
-}
-
-impl Sockets {
-    /// Returns these sockets, at which the client starts no daemon.
-    pub fn named(paths: Vec<PathBuf>) -> Self {
-        Self { paths, start: None, missing: None }
-    }
-
-    /// Returns the same sockets, at which the client starts no daemon.
-    pub fn without_start(self) -> Self {
-        Self { start: None, ..self }
-    }
-}
-
-impl Default for Sockets {
-    fn default() -> Self {
-        if let Some(path) = std::env::var_os("TENSORLEND_SOCKET").filter(|path| !path.is_empty()) {
-            return Self::named(vec![path.into()]);
-        }
-        let (start, missing) = match user_folder::socket() {
-            Ok(path) => (Some(path), None),
-            Err(why) => (None, Some(why)),
-        };
-        let paths = start.clone().into_iter().chain([PathBuf::from("/run/tensorlend/tensorlend.sock")]).collect();
-        Self { paths, start: start.filter(|_| start::is_allowed()), missing }
     }
 }
 

@@ -28,6 +28,15 @@ pub fn daemon() -> Option<Vec<OsString>> {
     Some(vec![program.into()])
 }
 
+/// Returns false if the environment forbids the start of a daemon, or if this program has more rights than its caller, who
+/// could choose the program by `PATH`.
+pub fn may_start() -> bool {
+    let off = |value: OsString| ["0", "false", "no", "off"].iter().any(|off| value == *off);
+    let is_caller = rustix::process::getuid() == rustix::process::geteuid()
+        && rustix::process::getgid() == rustix::process::getegid();
+    is_caller && !std::env::var_os("TENSORLEND_AUTOSTART").is_some_and(off)
+}
+
 /// Returns the path of the log of a daemon in the background, from the path of its socket.
 pub fn daemon_log(socket: &Path) -> PathBuf {
     let mut path = socket.as_os_str().to_owned();

@@ -13,10 +13,12 @@ use rustix::process::{Resource, Rlimit};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use tensorlend_os::cgroup;
 use tensorlend_os::memfd::HugePage;
 use tensorlend_os::numa::{self, Numa};
+use tensorlend_os::user_folder;
 
 /// Number of descriptors that the daemon needs for its log, its epoll, its threads, and temporary
 /// files.
@@ -270,6 +272,17 @@ pub fn mode(choice: ModeChoice) -> Mode {
             auto_mode(rustix::process::getuid().as_raw(), &map)
         }
     }
+}
+
+/// Returns the path of the control socket.
+pub fn socket_path(config: &Config, mode: Mode) -> Result<PathBuf, DaemonError> {
+    if let Some(path) = &config.socket {
+        return Ok(path.clone());
+    }
+    if mode == Mode::System {
+        return Ok(PathBuf::from("/run/tensorlend/tensorlend.sock"));
+    }
+    user_folder::socket().map_err(DaemonError::NoSocketPath)
 }
 
 fn auto_mode(uid: u32, uid_map: &str) -> Mode {

@@ -2,6 +2,7 @@
 
 use super::{DaemonError, Stored};
 use crate::core::label::Label;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Access, AtFlags};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -49,6 +50,12 @@ impl Listener {
     /// that this daemon had clients.
     pub fn leave(&mut self) {
         self.file = None;
+    }
+
+    /// Returns true if clients have connected that the daemon has not accepted.
+    pub fn has_connections(&self) -> bool {
+        let mut polled = [PollFd::new(&self.fd, PollFlags::IN)];
+        poll(&mut polled, Some(&Timespec::default())) != Ok(0)
     }
 
     /// Removes the socket's file, unless the service manager has created it. Clients no longer find the daemon.

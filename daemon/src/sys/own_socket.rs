@@ -2,6 +2,7 @@
 //! connect, although the daemon listens.
 
 use super::clients::refuse_descriptors;
+use super::idle::Idle;
 use super::socket_watch::SocketWatch;
 use super::{DaemonError, LISTENER, Listener, SOCKET_FILE, Shell, system};
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -14,6 +15,33 @@ fn warn(error: rustix::io::Errno) {
 }
 
 impl Shell {
+    /// Makes the daemon end after so many seconds in which nobody uses it.
+    pub fn ending_when_idle(mut self, after_s: Option<u32>) -> Self {
+        self.idle = Idle::new(after_s);
+        self
+    }
+
+    /// Returns the time at which the daemon ends if it stays idle.
+    pub(super) fn idle_due_ns(&mut self) -> Option<u64> {
+        let is_idle = self.connections.is_empty() && self.core.is_empty();
+        self.idle.as_mut()?.due_ns(is_idle)
+    }
+
+    /// Removes the socket's file, and returns true if no client has connected until then. Otherwise creates the file again.
+    pub(super) fn ends_idle(&mut self) -> bool {
+        self.listener.remove_file();
+        if !self.listener.has_connections() {
+            tracing::info!("the daemon has had no client and no name for its idle_exit_s");
+            return true;
+        }
+        if let Err(error) = self.bind_socket_again() {
+            tracing::warn!(
+                "a client connected while the idle daemon was ending, and the socket's file is missing: {error}"
+            );
+        }
+        false
+    }
+
     /// Makes the daemon notice that the file of its socket is missing.
     pub fn watching_its_socket(mut self) -> Self {
         match SocketWatch::new(&self.epoll, SOCKET_FILE) {

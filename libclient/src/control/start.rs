@@ -35,15 +35,6 @@ const NOT_INHERITED: [&str; 9] = [
     "TENSORLEND_LOG_FORMAT",
 ];
 
-/// Returns false if the environment forbids the start of a daemon, or if this program has more rights than its caller, who
-/// could choose the program by `PATH`.
-pub fn is_allowed() -> bool {
-    let off = |value: OsString| ["0", "false", "no", "off"].iter().any(|off| value == *off);
-    let is_caller = rustix::process::getuid() == rustix::process::geteuid()
-        && rustix::process::getgid() == rustix::process::getegid();
-    is_caller && !std::env::var_os("TENSORLEND_AUTOSTART").is_some_and(off)
-}
-
 /// Connects to the daemon at `path`, and starts one if none listens. Returns the reason if that fails.
 pub fn connect(path: &Path, timeout: Duration) -> Result<OwnedFd, String> {
     let began = Instant::now();

@@ -46,6 +46,16 @@ pub fn check(report: &mut Report, at: &Connection) -> Option<Answered> {
             Err(wrong) => found.push((path.clone(), wrong)),
         }
     }
+    let is_missing = |path: &PathBuf| matches!(path.metadata(), Err(error) if error.kind() == io::ErrorKind::NotFound);
+    if at.socket().is_none()
+        && paths.iter().all(is_missing)
+        && program::may_start()
+        && let Some(command) = program::daemon()
+    {
+        let found = format!("no daemon runs: the first client starts {}", command[0].display());
+        report.ok("socket", found);
+        return None;
+    }
     for (path, Wrong { found, fix }) in found {
         report.fail("socket", format!("{}: {found}", path.display()), fix);
     }

@@ -59,9 +59,16 @@ fn each_place_is_named_and_what_is_wrong_with_it() {
     let left = at(socket.to_str().unwrap());
     assert!(left.contains("no process listens"), "{left}");
     // The default place of the socket.
-    let done = run(program(&["doctor", "--json"]).env("XDG_RUNTIME_DIR", bench.path("run")));
-    let found = report(&done);
+    std::fs::create_dir(bench.path("run")).unwrap();
+    let default = |autostart: &str| {
+        let mut command = program(&["doctor", "--json"]);
+        report(&run(command.env("XDG_RUNTIME_DIR", bench.path("run")).env("TENSORLEND_AUTOSTART", autostart)))
+    };
+    let found = default("0");
     assert!(said(&found, "socket")[0].1.contains("run/tensorlend.sock: is not there"), "{found:#}");
+    let found = default("");
+    let (state, what, _) = said(&found, "socket")[0];
+    assert!(state == "ok" && what.contains("the first client starts") && what.contains("tensorlendd"), "{found:#}");
 }
 
 #[test]
