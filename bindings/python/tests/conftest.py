@@ -2,8 +2,11 @@
 
 import gc
 import multiprocessing
+import os
+import pathlib
 import signal
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 
 import programs
@@ -15,6 +18,16 @@ import tensorlend
 # A shell starts background jobs with SIGINT ignored, and Python then leaves it so.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# The runtime folder for the daemon that programs without a socket start. Test files copy the environment when they are imported.
+HOME = tempfile.TemporaryDirectory(prefix="tensorlend-home-")
+os.environ["XDG_RUNTIME_DIR"] = HOME.name
+
+
+def pytest_sessionfinish() -> None:
+    programs.end_daemons(pathlib.Path(HOME.name))
+    HOME.cleanup()
 
 
 @pytest.fixture

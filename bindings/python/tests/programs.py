@@ -1,6 +1,7 @@
 """Programs that run in a Python of their own."""
 
 import contextlib
+import os
 import pathlib
 import signal
 import subprocess
@@ -24,6 +25,16 @@ def succeeds(*words: object, **options: Any) -> subprocess.CompletedProcess[str]
     done = run(*words, **options)
     assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
+
+
+def end_daemons(folder: pathlib.Path) -> None:
+    """Kills the daemons that clients have started at a socket in the folder, and their fd stores."""
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            is_daemon = b"--detached" in words or b"--fd-store" in words
+            if is_daemon and any(word.startswith(os.fsencode(folder) + b"/") for word in words):
+                os.kill(int(process.name), signal.SIGKILL)
 
 
 @contextlib.contextmanager

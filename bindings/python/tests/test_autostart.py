@@ -1,6 +1,5 @@
 """The user's daemon, which the first client starts."""
 
-import contextlib
 import os
 import pathlib
 import signal
@@ -8,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from programs import run, succeeds
+from programs import end_daemons, run, succeeds
 
 if pathlib.Path("/run/tensorlend/tensorlend.sock").exists():
     pytest.skip("this machine has a system's daemon, so that clients start none", allow_module_level=True)
@@ -18,21 +17,13 @@ PUT = "import sys, tensorlend; tensorlend.connect().put(sys.argv[1], b'ab')"
 LOOK = "import tensorlend; client = tensorlend.connect(); print(*sorted(client.names()), client.stat()['pid'])"
 
 
-def ends_daemon(folder: pathlib.Path) -> None:
-    """Kills the daemon and its fd store, whose command lines name a socket in the folder."""
-    for process in pathlib.Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if any(word.startswith(os.fsencode(folder)) for word in (process / "cmdline").read_bytes().split(b"\0")):
-                os.kill(int(process.name), signal.SIGKILL)
-
-
 @pytest.fixture
 def home(tmp_path):
     """The environment of a user without a daemon."""
     names = ("TENSORLEND_SOCKET", "TENSORLEND_AUTOSTART")
     environment = {name: value for name, value in os.environ.items() if name not in names}
     yield {**environment, "XDG_RUNTIME_DIR": str(tmp_path), "HOME": "/proc", "PATH": "/usr/bin:/bin"}
-    ends_daemon(tmp_path)
+    end_daemons(tmp_path)
 
 
 def test_programs_that_race_start_one_daemon_and_it_outlives_them(home):
