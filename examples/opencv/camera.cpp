@@ -2,6 +2,7 @@
 #include "mat.hpp"
 #include <cstdlib>
 #include <iostream>
+#include <thread>
 #ifdef HAVE_VIDEOIO
 #include <opencv2/videoio.hpp>
 #endif
@@ -30,7 +31,10 @@ int main(int count, char **arguments) {
                 capture.read(frame.mat); // written where the viewers read it
             else
 #endif
+            {
                 frame.mat.setTo(cv::Scalar(number % 256, 128, 255));
+                std::this_thread::sleep_for(10ms); // the pace of a camera
+            }
             if (!frame.is_in_place())
                 throw std::runtime_error("the camera's frames have another size or type");
             frame.draft.set_timestamp(std::chrono::system_clock::now());
