@@ -9,9 +9,9 @@ use crate::DaemonError;
 use crate::config::{Config, ModeChoice};
 use crate::sys::limits;
 use rustix::fs::{Mode, OFlags};
-use rustix::thread::CpuSet;
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,24 +28,17 @@ const READY: &str = "ready\n";
 /// True in the second process until it listens.
 static AWAITED: AtomicBool = AtomicBool::new(false);
 
-/// Changes the defaults of a configuration to those of a daemon in the background, which serves one user.
+/// Changes a configuration to that of a daemon in the background, which serves one user.
 pub fn defaults(config: &mut Config) {
     config.idle_exit_s = config.idle_exit_s.or(Some(IDLE_EXIT_S));
-    if config.mode == ModeChoice::Auto {
-        config.mode = ModeChoice::User;
-    }
+    config.mode = ModeChoice::User;
 }
 
 /// Separates the second process from its parent, at its start.
 pub fn detach() {
     AWAITED.store(true, Ordering::Relaxed);
-    // Each of these calls can fail only if its effect is unnecessary or not permitted.
     let _ = tensorlend_os::inherited::close_all();
-    let _ = rustix::process::setsid();
-    // The process that started the daemon may be bound to some processors. The kernel intersects the set with the cgroup's.
-    let mut all = CpuSet::new();
-    (0..CpuSet::MAX_CPU).for_each(|cpu| all.set(cpu));
-    let _ = rustix::thread::sched_setaffinity(None, &all);
+    tensorlend_os::inherited::reset();
 }
 
 /// Reports to the first process that the daemon listens.
@@ -83,11 +76,11 @@ pub fn start(mut config: Config, arguments: &[OsString]) -> Result<(), DaemonErr
     daemon.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file);
     let mut daemon = daemon.spawn().map_err(failed("starting tensorlendd"))?;
     tensorlend_layout::crash_point!("background: started");
-    let mut text = String::new();
+    let mut text = Vec::new();
     if let Some(mut answer) = daemon.stdout.take() {
-        answer.read_to_string(&mut text).map_err(failed("reading from tensorlendd"))?;
+        answer.read_to_end(&mut text).map_err(failed("reading from tensorlendd"))?;
     }
-    match text.as_str() {
+    match &*String::from_utf8_lossy(&text) {
         READY => Ok(()),
         "" => Err(DaemonError::NotStarted { why: "it ended before it listened".into(), log }),
         why => Err(DaemonError::NotStarted { why: why.trim_end().to_owned(), log }),
@@ -99,7 +92,11 @@ fn open_log(path: &Path) -> io::Result<std::fs::File> {
     let flags =
         OFlags::CREATE | OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = std::fs::File::from(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?);
-    if file.metadata()?.len() > LOG_BYTES_MAX {
+    let found = file.metadata()?;
+    if !found.is_file() || found.uid() != rustix::process::geteuid().as_raw() || found.nlink() != 1 {
+        return Err(io::Error::other(format!("{} is no file of this user alone: remove it", path.display())));
+    }
+    if found.len() > LOG_BYTES_MAX {
         file.set_len(0)?;
     }
     Ok(file)

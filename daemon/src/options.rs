@@ -238,7 +238,7 @@ mod tests {
     fn only_what_needs_a_restart_is_put_off() {
         let running = Config::default();
         let wanted = config(
-            "socket = \"/x\"\nsocket_mode = 0o600\nfd_store = \"/x\"\nmode = \"user\"\nobservers = [\"0\"]\n\
+            "socket = \"/x\"\nsocket_mode = 0o600\nfd_store = \"/x\"\nmode = \"user\"\nidle_exit_s = 7\nobservers = [\"0\"]\n\
              [pool]\nbytes_max = \"1GiB\"\nsheet_bytes_max = \"1GiB\"\nsegment_bytes = \"2MiB\"\nspare_segments = 3\n\
              idle_bytes_max = 4096\nhuge_pages = \"advise\"\nnuma = \"interleave\"\npage_lock = true\n\
              [cuda]\ndevices = [\"all\"]\nallocator = \"arena\"\nbytes_max = \"1GiB\"\nsegment_bytes = \"2MiB\"\n\

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 pub use socket::{acknowledge_on, ask_on};
-use socket::{is_readable, open, send};
+use socket::{is_readable, open, open_own, send};
 pub use sockets::{Sockets, default_sockets};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -43,6 +43,8 @@ pub struct Control {
     /// The daemon's socket path.
     path: PathBuf,
     timeout: Duration,
+    /// Whether this client starts the next daemon if its daemon was killed.
+    starts: bool,
     /// True if a daemon that does not know the session has responded.
     dead: AtomicBool,
     /// The refusal of a daemon of another version. Such a daemon has ended the session.
@@ -79,6 +81,8 @@ pub struct Connection {
     waiting: Option<waiting::Waiting>,
     /// Whether the last attempt to reach a daemon found no socket file: a daemon that stops in order removes the file.
     removed: bool,
+    /// Whether this client has tried to start the next daemon.
+    started: bool,
     /// A request that the client abandoned before its reply. Its reply arrives before any other reply.
     late: Option<Request>,
     /// Requests that undo the effect of a late response. The client sends them before any other request.
@@ -111,6 +115,12 @@ struct Budget {
     /// The time at which the caller began to wait for the connection.
     began: Instant,
     timeout: Duration,
+}
+
+impl Budget {
+    fn left(self) -> Duration {
+        self.timeout.saturating_sub(self.began.elapsed())
+    }
 }
 
 /// The minimum time that a caller with a deadline gives the daemon.
@@ -182,10 +192,12 @@ impl Control {
     /// Connects to the first socket on which a daemon listens, or starts a daemon.
     pub fn connect(sockets: &Sockets, timeout: Duration) -> Result<Self> {
         let mut cause = std::io::Error::from(Errno::NOENT);
-        let mut start = sockets.start.as_ref();
+        let own = sockets.own.as_ref();
+        let mut start = own.filter(|_| sockets.starts);
         for path in &sockets.paths {
-            match open(path, timeout) {
-                Ok(socket) => return Ok(Self::new(socket, path, timeout)),
+            let is_own = own == Some(path);
+            match if is_own { open_own(path, timeout) } else { open(path, timeout) } {
+                Ok(socket) => return Ok(Self::new(socket, path, timeout, is_own && sockets.starts)),
                 Err(Errno::MFILE | Errno::NFILE) => return Err(Error::Descriptors { doing: "connect" }),
                 // The socket's backlog is full: too many clients are waiting for the daemon.
                 Err(Errno::AGAIN) => {
@@ -193,7 +205,7 @@ impl Control {
                 }
                 Err(error) => {
                     // The file of a system's daemon that does not run: this daemon would not have the system's names.
-                    let ends = error == Errno::NOENT || (error == Errno::CONNREFUSED && start == Some(path));
+                    let ends = error == Errno::NOENT || (error == Errno::CONNREFUSED && is_own);
                     start = start.filter(|_| ends);
                     cause = error.into();
                 }
@@ -201,7 +213,7 @@ impl Control {
         }
         if let Some(path) = start {
             match start::connect(path, timeout) {
-                Ok(socket) => return Ok(Self::new(socket, path, timeout)),
+                Ok(socket) => return Ok(Self::new(socket, path, timeout, true)),
                 Err(why) => cause = std::io::Error::other(why),
             }
         }
@@ -210,12 +222,13 @@ impl Control {
         Err(Error::NoDaemon { tried: tried.join(" and "), cause })
     }
 
-    fn new(socket: OwnedFd, path: &Path, timeout: Duration) -> Self {
+    fn new(socket: OwnedFd, path: &Path, timeout: Duration, starts: bool) -> Self {
         Self {
             connection: Mutex::new(Connection::new(socket)),
             replied: Condvar::new(),
             path: path.to_owned(),
             timeout,
+            starts,
             dead: AtomicBool::new(false),
             refusal: OnceLock::new(),
             protocol: AtomicU16::new(PROTOCOL_OLDEST),
@@ -424,7 +437,14 @@ impl Control {
             connection.state = State::Dead;
             return Ok(());
         };
-        let opened = open(&self.path, self.timeout);
+        let mut opened = open(&self.path, self.timeout);
+        // A killed daemon leaves its file. One attempt for each daemon: the start may fail for a lasting reason.
+        if self.starts
+            && opened.as_ref().err() == Some(&Errno::CONNREFUSED)
+            && !std::mem::replace(&mut connection.started, true)
+        {
+            opened = start::connect(&self.path, self.timeout).map_err(|_| Errno::CONNREFUSED);
+        }
         connection.removed = opened.as_ref().err() == Some(&Errno::NOENT);
         let mut socket = opened?;
         set_socket_timeout(&socket, Timeout::Recv, Some(self.timeout))?;
@@ -543,6 +563,7 @@ impl Connection {
             state: State::Whole,
             waiting: None,
             removed: false,
+            started: false,
             late: None,
             undo: VecDeque::new(),
             unreturned: Vec::new(),

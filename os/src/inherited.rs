@@ -1,8 +1,11 @@
-//! Data that a process receives from others: descriptors from the service manager that started it,
-//! and the groups of the process behind a socket.
+//! What a process receives from others: descriptors, rights and limits from the process that started it, and the groups of
+//! the process behind a socket.
 #![allow(unsafe_code)]
 
+use rustix::fs::Mode;
 use rustix::io::FdFlags;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::CpuSet;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
@@ -40,6 +43,32 @@ pub fn close_all() -> io::Result<()> {
     match unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Returns true if the kernel gave this process more rights than its caller has: by a setuid or setgid bit, or by
+/// capabilities of its file.
+pub fn has_raised_rights() -> bool {
+    // SAFETY: getauxval has no preconditions.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
+/// Gives this process the defaults that a service has, in place of those of the process that started it: a session of its own,
+/// all processors, ordinary scheduling, files for this user only, and each limit as high as it may be. Each step can fail only
+/// if it is unnecessary or not permitted.
+pub fn reset() {
+    let _ = rustix::process::setsid();
+    let mut all = CpuSet::new();
+    (0..CpuSet::MAX_CPU).for_each(|cpu| all.set(cpu));
+    // The kernel intersects the set with the cgroup's.
+    let _ = rustix::thread::sched_setaffinity(None, &all);
+    let ordinary = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the parameters outlive the call, which reads them.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const ordinary) };
+    rustix::process::umask(Mode::from_raw_mode(0o077));
+    for limit in [Resource::As, Resource::Cpu, Resource::Data, Resource::Fsize, Resource::Memlock, Resource::Nofile] {
+        let maximum = getrlimit(limit).maximum;
+        let _ = setrlimit(limit, Rlimit { current: maximum, maximum });
     }
 }
 

@@ -4,6 +4,9 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use crate::inherited::has_raised_rights;
+use crate::user_folder::is_trusted;
+
 const NAME: &str = "tensorlendd";
 
 static COMMAND: OnceLock<Vec<OsString>> = OnceLock::new();
@@ -20,7 +23,8 @@ pub fn daemon() -> Option<Vec<OsString>> {
     if let Some(command) = COMMAND.get() {
         return Some(command.clone());
     }
-    let near = object().into_iter().flat_map(|object| near(&object));
+    // Unlike PATH, the place of a program is not this user's choice: another user may own it.
+    let near = object().into_iter().flat_map(|object| near(&object)).filter(|program| is_trusted(program));
     let path = std::env::var_os("PATH").unwrap_or_default();
     // A relative folder would lead to a program that depends on the working directory.
     let in_path = std::env::split_paths(&path).filter(|folder| folder.is_absolute()).map(|folder| folder.join(NAME));
@@ -29,12 +33,15 @@ pub fn daemon() -> Option<Vec<OsString>> {
 }
 
 /// Returns false if the environment forbids the start of a daemon, or if this program has more rights than its caller, who
-/// could choose the program by `PATH`.
+/// could choose the daemon's program by `PATH`.
 pub fn may_start() -> bool {
-    let off = |value: OsString| ["0", "false", "no", "off"].iter().any(|off| value == *off);
+    let is_off = |value: OsString| {
+        let value = value.to_ascii_lowercase();
+        ["0", "false", "no", "off"].iter().any(|off| value == *off)
+    };
     let is_caller = rustix::process::getuid() == rustix::process::geteuid()
         && rustix::process::getgid() == rustix::process::getegid();
-    is_caller && !std::env::var_os("TENSORLEND_AUTOSTART").is_some_and(off)
+    is_caller && !has_raised_rights() && !std::env::var_os("TENSORLEND_AUTOSTART").is_some_and(is_off)
 }
 
 /// Returns the path of the log of a daemon in the background, from the path of its socket.
@@ -47,9 +54,11 @@ pub fn daemon_log(socket: &Path) -> PathBuf {
 /// Returns the places of the daemon for a library or program at `object`: the same folder, and the folder `bin` next to a
 /// folder of libraries (`lib`, or `lib` and the machine's triplet).
 fn near(object: &Path) -> Vec<PathBuf> {
-    let folders = object.ancestors().skip(1).take(3);
-    let place = |(up, folder): (usize, &Path)| if up == 0 { folder.join(NAME) } else { folder.join("bin").join(NAME) };
-    folders.enumerate().map(place).collect()
+    let mut places = Vec::from_iter(object.parent().map(|folder| folder.join(NAME)));
+    let is_lib = |folder: &&Path| folder.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"lib"));
+    let lib = object.ancestors().skip(1).take(2).find(is_lib);
+    places.extend(lib.and_then(Path::parent).map(|prefix| prefix.join("bin").join(NAME)));
+    places
 }
 
 /// Returns true for a file that this user may execute.
@@ -93,8 +102,8 @@ mod tests {
     #[test]
     fn the_daemon_lies_next_to_a_program_and_below_the_prefix_of_a_library() {
         let places = near(Path::new("/opt/t/lib/x86_64-linux-gnu/libtensorlend.so"));
-        let expected =
-            ["/opt/t/lib/x86_64-linux-gnu/tensorlendd", "/opt/t/lib/bin/tensorlendd", "/opt/t/bin/tensorlendd"];
-        assert_eq!(places, expected.map(PathBuf::from));
+        assert_eq!(places, ["/opt/t/lib/x86_64-linux-gnu/tensorlendd", "/opt/t/bin/tensorlendd"].map(PathBuf::from));
+        assert_eq!(near(Path::new("/opt/t/lib64/x.so"))[1], Path::new("/opt/t/bin/tensorlendd"));
+        assert_eq!(near(Path::new("/tmp/me/a.out")), [Path::new("/tmp/me/tensorlendd")]);
     }
 }

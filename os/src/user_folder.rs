@@ -28,8 +28,8 @@ impl fmt::Display for NoFolder {
 /// # Errors
 /// [`NoFolder`] if `/tmp/tensorlend-UID` cannot be created, or another user can write to it.
 pub fn socket() -> Result<PathBuf, NoFolder> {
-    let set = std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty());
-    folder(set.map(PathBuf::from), Path::new("/run/user"), Path::new("/tmp")).map(|it| it.join("tensorlend.sock"))
+    let set = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute());
+    folder(set, Path::new("/run/user"), Path::new("/tmp")).map(|it| it.join("tensorlend.sock"))
 }
 
 fn folder(set: Option<PathBuf>, run: &Path, temporary: &Path) -> Result<PathBuf, NoFolder> {
@@ -40,6 +40,11 @@ fn folder(set: Option<PathBuf>, run: &Path, temporary: &Path) -> Result<PathBuf,
     }
     let folder = temporary.join(format!("tensorlend-{uid}"));
     let refused = |fault: String| NoFolder { folder: folder.clone(), fault };
+    // Otherwise another user could rename this user's folder, and put another one in its place.
+    let is_kept = |stat: Stat| stat.st_mode & 0o022 == 0 || stat.st_mode & 0o1000 != 0;
+    if !stat(temporary).is_ok_and(is_kept) {
+        return Err(refused("lies in a folder in which others can rename it".into()));
+    }
     match rustix::fs::mkdir(&folder, Mode::RWXU) {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(error) => return Err(refused(format!("cannot be created: {error}"))),
@@ -49,6 +54,22 @@ fn folder(set: Option<PathBuf>, run: &Path, temporary: &Path) -> Result<PathBuf,
         None => Ok(folder),
         Some(fault) => Err(refused(fault)),
     }
+}
+
+/// Returns true for a file of this user or of root that no other user can replace: neither the file nor a folder above it is
+/// writable by others, except folders such as `/tmp` in which users cannot rename each other's files.
+pub fn is_trusted(file: &Path) -> bool {
+    let Ok(file) = file.canonicalize() else { return false };
+    let is_safe = |(above, path): (usize, &Path)| {
+        stat(path).is_ok_and(|stat| {
+            let own_group = stat.st_gid == rustix::process::getegid().as_raw();
+            let others = if own_group { 0o002 } else { 0o022 };
+            // The direct folder must not let others create files next to this one.
+            let is_shared = above > 1 && stat.st_mode & 0o1000 != 0;
+            [0, geteuid().as_raw()].contains(&stat.st_uid) && (stat.st_mode & others == 0 || is_shared)
+        })
+    };
+    file.is_file() && file.ancestors().enumerate().all(is_safe)
 }
 
 /// Returns the reason why others can create files in a folder, or why it is none. `forbidden` are the permissions that
@@ -93,10 +114,30 @@ mod tests {
         mode(&set, 0o777);
         assert_eq!(found(Some(&set)), Ok(own.clone()));
         std::fs::remove_dir(&own).unwrap();
+        mode(&tmp, 0o777);
+        assert!(found(None).is_err(), "others could rename it");
+        mode(&tmp, 0o1777);
         for _ in 0..2 {
             assert_eq!(found(None), Ok(last.clone()), "created once, and found again");
         }
         assert_eq!(last.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn a_file_that_others_can_replace_is_not_trusted() {
+        let root = tempfile::tempdir().unwrap();
+        let (folder, file) = (root.path().join("folder"), root.path().join("folder/file"));
+        std::fs::create_dir(&folder).unwrap();
+        assert!(!is_trusted(&file) && !is_trusted(&folder));
+        std::fs::write(&file, "").unwrap();
+        assert!(is_trusted(&file));
+        for (wrong, bits) in [(&file, 0o666), (&folder, 0o1777), (&folder, 0o777)] {
+            mode(wrong, bits);
+            assert!(!is_trusted(&file), "{}", wrong.display());
+            mode(wrong, 0o755);
+        }
+        symlink(&file, root.path().join("link")).unwrap();
+        assert!(is_trusted(&root.path().join("link")));
     }
 
     #[test]

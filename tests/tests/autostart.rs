@@ -1,6 +1,7 @@
 //! The user's daemon, which the first client starts.
 
 use rustix::process::Signal;
+use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -62,7 +63,11 @@ fn the_daemon_belongs_to_no_terminal_and_holds_no_file_of_its_client() {
     }
     let home = Home::new("");
     let mut pinned = Command::new("sh");
-    pinned.arg("-c").arg("exec 7>leaked; exec taskset -c 0 \"$0\" put a \"$1\"").arg(binary("tensorlend")).arg(DATA);
+    pinned
+        .arg("-c")
+        .arg("exec 7>leaked; ulimit -S -t 1000; umask 0777; exec taskset -c 0 \"$0\" put a \"$1\"")
+        .arg(binary("tensorlend"))
+        .arg(DATA);
     let folder = home.socket().parent().unwrap().to_owned();
     let environment: Vec<_> =
         home.cli(&[]).get_envs().map(|(name, value)| (name.to_owned(), value.map(ToOwned::to_owned))).collect();
@@ -72,7 +77,7 @@ fn the_daemon_belongs_to_no_terminal_and_holds_no_file_of_its_client() {
             None => pinned.env_remove(name),
         };
     }
-    let output = run(pinned.current_dir(&folder).env("NOTIFY_SOCKET", "/nowhere").env("LD_PRELOAD", ""));
+    let output = run(pinned.current_dir(&folder).env("NOTIFY_SOCKET", "/nowhere"));
     assert_done(&output);
     assert!(output.stderr.is_empty(), "a message to a terminal only: {}", text(&output.stderr));
     let [pid] = home.daemons()[..] else { panic!("one daemon: {:?}", home.daemons()) };
@@ -88,6 +93,9 @@ fn the_daemon_belongs_to_no_terminal_and_holds_no_file_of_its_client() {
     let own = std::fs::read_to_string("/proc/self/status").unwrap();
     let processors = |status: &str| status.lines().find(|line| line.starts_with("Cpus_allowed:")).map(str::to_owned);
     assert_eq!(processors(&status), processors(&own), "it is not bound to its client's processor");
+    let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+    let processor_time = limits.lines().find(|line| line.starts_with("Max cpu time")).unwrap();
+    assert!(!processor_time.contains("1000"), "the soft limit of its client: {processor_time}");
     let mode = std::fs::metadata(home.socket()).unwrap().mode() & 0o777;
     assert_eq!(mode, 0o600);
 }
@@ -172,6 +180,9 @@ fn an_error_of_the_start_names_the_cause_and_the_log() {
     let output = home.put("a");
     let error = text(&output.stderr);
     assert!(!output.status.success() && error.contains("TL-1102") && error.contains("tensorlendd.toml"), "{error}");
+    // A file that others can change is not read.
+    std::fs::set_permissions(config(&home), Permissions::from_mode(0o666)).unwrap();
+    assert_done(&home.put("a"));
     let home = Home::new("spill.directory = 5\n[pool]\nbytes_max = \"1GiB\"\n");
     assert!(text(&home.put("a").stderr).contains("TL-1102"));
     std::fs::write(home.socket(), "").unwrap();
@@ -189,7 +200,7 @@ fn an_error_of_the_start_names_the_cause_and_the_log() {
 fn data_for_all(programs: &Programs) -> PathBuf {
     let data = programs.path("iris.npy");
     std::fs::write(&data, std::fs::read(DATA).unwrap()).unwrap();
-    std::fs::set_permissions(&data, std::fs::Permissions::from_mode(0o644)).unwrap();
+    std::fs::set_permissions(&data, Permissions::from_mode(0o644)).unwrap();
     data
 }
 

@@ -69,6 +69,35 @@ except ChildProcessError:
     assert succeeds("-c", code, env=home).stdout == "no child\n"
 
 
+def test_a_program_that_continues_starts_the_next_one_after_a_kill(home):
+    code = """
+import os, signal, tensorlend
+client = tensorlend.connect()
+client.put("a", b"ab")
+first = client.stat()["pid"]
+os.kill(first, signal.SIGKILL)
+client.put("b", b"ab")
+print(*sorted(client.names()), client.stat()["pid"] != first)
+"""
+    assert succeeds("-c", code, env=home).stdout == "a b True\n"
+
+
+def test_a_program_that_continues_starts_none_after_a_stop(home):
+    code = """
+import os, signal, tensorlend
+client = tensorlend.connect(request_timeout=2)
+client.put("a", b"ab")
+os.kill(client.stat()["pid"], signal.SIGTERM)
+try:
+    while True:
+        client.stat()
+except tensorlend.DisconnectedError:
+    print("stopped")
+print(*tensorlend.connect().names())
+"""
+    assert succeeds("-c", code, env=home).stdout == "stopped\na\n"
+
+
 def test_calls_without_a_client_start_it(home):
     code = "import tensorlend.multiprocessing as m; m.install(); print('installed')"
     assert succeeds("-c", code, env=home).stdout == "installed\n"

@@ -22,4 +22,9 @@ impl Idle {
         self.since_ns = is_idle.then(|| self.since_ns.unwrap_or_else(boottime_ns));
         Some(self.since_ns? + self.after_ns)
     }
+
+    /// Begins the time again.
+    pub fn postpone(&mut self) {
+        self.since_ns = None;
+    }
 }

@@ -310,9 +310,12 @@ impl Shell {
             if self.socket_due_ns().is_some_and(|at| at <= boottime_ns()) {
                 self.check_socket();
             }
-            if self.idle_due_ns().is_some_and(|at| at <= boottime_ns()) && self.ends_idle() {
-                self.stop();
-                return Ok(());
+            if self.idle_due_ns().is_some_and(|at| at <= boottime_ns()) {
+                if self.ends_idle() {
+                    self.stop();
+                    return Ok(());
+                }
+                self.idle.as_mut().map(Idle::postpone);
             }
             if self.fd_store.due_ns().is_some_and(|at| at <= boottime_ns()) {
                 self.retry_fd_store();
@@ -358,8 +361,9 @@ impl Shell {
 
     fn stop(&mut self) {
         self.say_goodbye();
-        // Only clients with a wakeup eventfd were welcomed. The socket's file tells them that a next daemon may follow.
-        if self.connections.values().any(|c| c.wakeup.is_some()) {
+        // Only clients with a wakeup eventfd were welcomed. The socket's file tells them that a next daemon may follow. Nobody
+        // starts one after a daemon that ends by itself, and its clients would start one if they found the file.
+        if self.idle.is_none() && self.connections.values().any(|c| c.wakeup.is_some()) {
             self.listener.leave();
         }
         self.core.leave();

@@ -7,7 +7,9 @@ use super::socket_watch::SocketWatch;
 use super::{DaemonError, LISTENER, Listener, SOCKET_FILE, Shell, system};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use std::os::fd::AsFd;
+use std::path::Path;
 use tensorlend_os::clock::boottime_ns;
+use tensorlend_os::socket_file::{Lock, Purpose};
 
 /// Reports that the file cannot be watched.
 fn warn(error: rustix::io::Errno) {
@@ -29,6 +31,9 @@ impl Shell {
 
     /// Removes the socket's file, and returns true if no client has connected until then. Otherwise creates the file again.
     pub(super) fn ends_idle(&mut self) -> bool {
+        let Some(path) = self.listener.path().map(Path::to_owned) else { return !self.listener.has_connections() };
+        // A client that finds no file starts a daemon, but only with this lock.
+        let Ok(_lock) = Lock::try_take(&path, Purpose::Start) else { return false };
         self.listener.remove_file();
         if !self.listener.has_connections() {
             tracing::info!("the daemon has had no client and no name for its idle_exit_s");

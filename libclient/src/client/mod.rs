@@ -178,7 +178,7 @@ impl ClientBuilder {
         let open = |control| Session::open(control, self.namespace.clone(), label.clone(), instruments.clone());
         let session = match open(self.control()?) {
             // The daemon has ended since, because it was idle. The next attempt starts one.
-            Err(Error::Disconnected { .. }) if self.sockets.is_empty() => open(self.control()?)?,
+            Err(Error::Disconnected { .. }) if self.sockets.is_empty() && !self.no_autostart => open(self.control()?)?,
             opened => opened?,
         };
         let callers = Arc::new(Callers::new(self.remote_timeout.unwrap_or(REMOTE_TIMEOUT)));

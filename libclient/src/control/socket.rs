@@ -41,6 +41,14 @@ pub fn open(path: &Path, timeout: Duration) -> rustix::io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// Connects to a daemon of this user. `PERM`: the process that listens is another user's.
+pub fn open_own(path: &Path, timeout: Duration) -> rustix::io::Result<OwnedFd> {
+    let socket = open(path, timeout)?;
+    let peer = nix::sys::socket::getsockopt(&socket, nix::sys::socket::sockopt::PeerCredentials);
+    let is_own = peer.is_ok_and(|peer| [0, rustix::process::geteuid().as_raw()].contains(&peer.uid()));
+    if is_own { Ok(socket) } else { Err(Errno::PERM) }
+}
+
 /// Waits until one of the sockets is readable or closed at its other end. Returns false if the timeout passed.
 pub fn is_readable(sockets: &[&OwnedFd], timeout: Duration) -> bool {
     let start = Instant::now();

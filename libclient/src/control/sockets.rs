@@ -18,8 +18,10 @@ pub fn default_sockets() -> Vec<PathBuf> {
 /// The sockets that a client tries.
 pub struct Sockets {
     pub(super) paths: Vec<PathBuf>,
-    /// The socket at which the client starts a daemon if none listens at any of the paths.
-    pub(super) start: Option<PathBuf>,
+    /// The user's own socket, if it is one of the paths.
+    pub(super) own: Option<PathBuf>,
+    /// Whether the client starts a daemon there if none listens at any of the paths.
+    pub(super) starts: bool,
     /// The reason why this user has no socket.
     pub(super) missing: Option<NoFolder>,
 }
@@ -27,12 +29,12 @@ pub struct Sockets {
 impl Sockets {
     /// Returns these sockets, at which the client starts no daemon.
     pub fn named(paths: Vec<PathBuf>) -> Self {
-        Self { paths, start: None, missing: None }
+        Self { paths, own: None, starts: false, missing: None }
     }
 
     /// Returns the same sockets, at which the client starts no daemon.
     pub fn without_start(self) -> Self {
-        Self { start: None, ..self }
+        Self { starts: false, ..self }
     }
 }
 
@@ -41,11 +43,11 @@ impl Default for Sockets {
         if let Some(path) = std::env::var_os("TENSORLEND_SOCKET").filter(|path| !path.is_empty()) {
             return Self::named(vec![path.into()]);
         }
-        let (start, missing) = match user_folder::socket() {
+        let (own, missing) = match user_folder::socket() {
             Ok(path) => (Some(path), None),
             Err(why) => (None, Some(why)),
         };
-        let paths = start.clone().into_iter().chain([PathBuf::from("/run/tensorlend/tensorlend.sock")]).collect();
-        Self { paths, start: start.filter(|_| program::may_start()), missing }
+        let paths = own.clone().into_iter().chain([PathBuf::from("/run/tensorlend/tensorlend.sock")]).collect();
+        Self { paths, own, starts: program::may_start(), missing }
     }
 }

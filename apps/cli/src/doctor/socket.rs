@@ -10,6 +10,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::geteuid;
 use tensorlend::{Client, Error, Refusal, Stat};
 
+use tensorlend_os::socket_file::{self, Found};
 use tensorlend_os::{program, user_folder};
 
 use super::report::Report;
@@ -32,21 +33,25 @@ pub fn check(report: &mut Report, at: &Connection) -> Option<Answered> {
         report.fail("socket", format!("clients do not look for a daemon of this user: {why}"), fix);
     }
     let mut found = Vec::new();
+    for log in paths.iter().map(|path| program::daemon_log(path)).filter(|log| log.exists()) {
+        report.ok("daemon's log", log.display().to_string());
+    }
     for path in &paths {
         match probe(path, at.daemon_timeout()) {
             Ok(whose) => {
                 report.ok("socket", format!("{}: {whose}, and a process listens", path.display()));
-                let log = program::daemon_log(path);
-                if log.exists() {
-                    report.ok("daemon's log", log.display().to_string());
-                }
                 // The client library also uses the first reachable socket, in the same order.
                 return connect(report, at);
             }
             Err(wrong) => found.push((path.clone(), wrong)),
         }
     }
-    let is_missing = |path: &PathBuf| matches!(path.metadata(), Err(error) if error.kind() == io::ErrorKind::NotFound);
+    let own = user_folder::socket().ok();
+    let is_missing = |path: &PathBuf| match socket_file::inspect(path) {
+        Ok(Found::Nothing) => true,
+        Ok(Found::Stale) => own.as_ref() == Some(path),
+        _ => false,
+    };
     if at.socket().is_none()
         && paths.iter().all(is_missing)
         && program::may_start()
