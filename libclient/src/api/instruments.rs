@@ -368,7 +368,7 @@ fn leased_bytes(session: &Session) -> Result<u64> {
 /// not exist any more.
 fn slot_claim(session: &Session, owner: ClientNo, slot: SlotNo) -> Result<Option<(u64, SlotNo)>> {
     for _ in 0..2 {
-        let Some(member) = session.directory.members.get(usize::from(owner)) else { return Ok(None) };
+        let Some(member) = session.directory.members.get(owner.index()) else { return Ok(None) };
         {
             let guard = session.shards.epoch_guard();
             if let Some(segment) = session

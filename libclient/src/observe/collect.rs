@@ -321,7 +321,10 @@ pub(super) fn add_up(seen: &mut Observation) {
             lease.pid = holder.pid;
             holder.leases += lease.count;
             holder.leased_bytes = holder.leased_bytes.saturating_add(lease.bytes);
-            holder.lease_age_max = holder.lease_age_max.max(Some(lease.age));
+            // The oldest lease comes first.
+            if holder.lease_age_max.is_none() {
+                (holder.lease_age_max, holder.is_lease_older) = (Some(lease.age), lease.is_older);
+            }
         }
     }
 }
