@@ -5,7 +5,7 @@ use super::account::BytesLimit;
 use super::pool::Pool;
 use super::settings::DeviceSettings;
 use tensorlend_layout::Uuid;
-use tensorlend_layout::size::bytes_exact;
+use tensorlend_layout::size::bytes_text;
 use tensorlend_layout::wire::{Allocator, DeviceOffer, DeviceUse, Export, LimitKind, Refusal};
 
 /// The index of a device in the configuration.
@@ -63,7 +63,7 @@ impl Device {
         let wanted = bytes.max(1);
         let length = match it.allocator {
             Allocator::Async if wanted > BLOCK_BYTES_MAX => {
-                let most = bytes_exact(BLOCK_BYTES_MAX);
+                let most = bytes_text(BLOCK_BYTES_MAX);
                 return Err(Refusal::Bad(format!(
                     "with cuda.allocator \"async\" a segment has at most {most}: use \"pool\" for longer ones"
                 )));

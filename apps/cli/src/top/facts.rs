@@ -8,6 +8,7 @@ use tensorlend::observe::{self, ClientSeen, Sampled};
 use tensorlend::{Client, ClientBuilder, Error, Stat};
 
 use crate::member::MemberId;
+use crate::text::client_text;
 
 /// Number of samples in a history: as many as a row of the table shows.
 pub const POINTS: usize = 60;
@@ -103,7 +104,8 @@ fn uses(sampled: &Sampled, stat: Option<&Stat>) -> Vec<Use> {
         all.push(Use { leases: Some(Held::in_namespace(sampled)), ..namespace });
     }
     let client = |it: &ClientSeen| {
-        let who = format!("{} {}", it.pid, it.command.as_ref().unwrap_or(&it.label));
+        let command = it.command.as_ref().map(|command| format!(": {command}")).unwrap_or_default();
+        let who = client_text(Some(it)) + &command;
         let client = one("client", who, it.bytes, u64::MAX);
         Use { leases: Some(Held::by(it)), client: Some(MemberId::of(it)), ..client }
     };

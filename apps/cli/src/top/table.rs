@@ -103,9 +103,9 @@ impl Tab {
     /// Returns the default order of the tab's rows.
     pub fn sort(self) -> Sort {
         let (column, is_descending) = match self {
-            Self::Use | Self::Segments => (None, false),
+            // The observation has the leases in order: the oldest first, and of equal age the one with the most bytes.
+            Self::Use | Self::Leases | Self::Segments => (None, false),
             Self::Names | Self::Streams => (Some(0), false),
-            Self::Leases => (Some(0), true),
             // The holder of the most leased bytes comes first.
             Self::Clients => (Some(6), true),
         };

@@ -306,6 +306,20 @@ fn any_size_can_be_drawn() {
     }
 }
 
+/// A part of a shape is another shape, so other columns give way.
+#[test]
+fn a_long_shape_is_whole() {
+    let mut app = app(Tab::Names);
+    let mut long = facts();
+    long.sampled.seen.values[0].shape = Some(vec![1024, 100_000, 3, 65_536]);
+    app.take(long);
+    for columns in [48, 60, 80, 120] {
+        let frame = frame_of(&mut app, columns, 24);
+        assert!(frame.contains("[1024, 100000, 3, 65536]") && frame.contains("16.0 MiB"), "{frame}");
+        assert_eq!(frame.contains("OWNER"), columns >= 80, "{frame}");
+    }
+}
+
 #[test]
 fn many_rows_are_scrolled_through() {
     let mut app = app(Tab::Names);
