@@ -150,7 +150,7 @@ fn nodes_are_listed_and_their_names_are_read() {
     bench.ok(&["get", "there/sim/both", "-o", "both.npz"]);
     assert!(bench.read("both.npz").starts_with(b"PK"));
     let listed = bench.ok(&["ls", "--all-nodes", "there/sim/iris"]);
-    assert!(rows(&listed).iter().any(|row| row.first() == Some(&"there/sim/iris") && row.last() == Some(&"copy")));
+    assert!(rows(&listed).iter().any(|row| row.first() == Some(&"there/sim/iris") && row.last() == Some(&"current")));
     for hidden in ["there/secret", "there/sim/nothing", "nowhere/sim/iris"] {
         let error = bench.fails(4, &["get", hidden, "-o", "x.npy"]);
         assert!(error.contains(hidden), "{error}");

@@ -133,4 +133,5 @@ fn a_refusal_has_the_use_the_request_and_the_limit() {
          namespace.lab.bytes_max in the daemon's configuration, delete values, or request less"
     );
     accounts.refund(charge);
+    accounts.close(1);
 }
