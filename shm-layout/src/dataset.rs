@@ -25,6 +25,9 @@ use crate::stream::HeaderSummary;
 /// Maximum number of members of a dataset.
 pub const MEMBERS_MAX: usize = 4096;
 
+/// Maximum slots of one value: a dataset's index, its members, and an extension for each of them.
+pub const CHAIN_MAX: usize = 2 * (1 + MEMBERS_MAX);
+
 const HEAD_BYTES: usize = 8;
 const RECORD_BYTES: usize = 64;
 const SUMMARY_AT: usize = 16;

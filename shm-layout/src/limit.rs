@@ -150,6 +150,15 @@ impl LimitKind {
         matches!(self, Self::PoolBytes | Self::PoolShare | Self::NamespaceBytes | Self::UserBytes)
     }
 
+    /// Returns true if the tensors of a program count against the limit, in host memory or on devices.
+    pub(crate) const fn is_of_tensors(self) -> bool {
+        self.is_tensor_memory()
+            || matches!(
+                self,
+                Self::DeviceBytes | Self::DeviceShare | Self::NamespaceDeviceBytes | Self::UserDeviceBytes
+            )
+    }
+
     /// Returns true if names and list items count against the limit. Deleting some of them makes
     /// room.
     pub const fn is_names(self) -> bool {

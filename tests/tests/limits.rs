@@ -42,7 +42,9 @@ fn errors_name_sizes_and_remedies() {
     let daemon = Daemon::start("[pool]\nbytes_max = \"64MiB\"\nsegment_bytes = \"16MiB\"\n");
     let client = daemon.client();
     let full = client.create(DType::U8, &[256 * MB]).unwrap_err().to_string();
-    assert!(full.contains("256 MiB more needed) is at its limit of 64 MiB: raise pool.bytes_max"), "{full}");
+    let wanted = "the pool would pass its limit of 64 MiB (0 bytes in use, 256 MiB more requested): raise pool.bytes_max \
+                  in the daemon's configuration, delete values, or request less";
+    assert!(full.contains(wanted), "{full}");
     let late = client.wait_for("late", Some(Duration::from_millis(1))).unwrap_err().to_string();
     assert_eq!(late, "timed out after 1 ms waiting for \"late\": no process has published it (see `tensorlend ls`)");
     let shape = client.create(DType::U8, &[1; 17]).unwrap_err().to_string();

@@ -52,6 +52,9 @@ function time(seconds) {
   return `${Math.floor(seconds / unit)} ${word}`;
 }
 
+/// The age of a lease. The server saw an older one at its first sample, and knows no more.
+const age = (seconds, older) => `${older && seconds != null ? "> " : ""}${time(seconds)}`;
+
 /// Makes invisible characters, and those that change the direction of text, visible in untrusted text.
 const plain = (text) => text.replace(/[\p{Cc}\u2028\u2029]|(?!\u200d)\p{Cf}/gu, (c) => `\\u{${c.codePointAt(0).toString(16)}}`);
 
@@ -91,21 +94,21 @@ const tables = {
     { head: "holder", wide: true, cell: (l) => two(who(l.holder), plain(owner(l.holder)?.command ?? "")), by: (l) => who(l.holder) },
     { head: "pid", number: true, cell: (l) => l.pid || "–", by: (l) => l.pid },
     { head: "owner", cell: (l) => who(l.client), by: (l) => who(l.client) },
-    { head: "age", number: true, cell: (l) => `${l.is_older ? "> " : ""}${time(l.age_s)}`, by: (l) => l.age_s },
+    { head: "age", number: true, cell: (l) => age(l.age_s, l.is_older), by: (l) => l.age_s },
     { head: "bytes", number: true, cell: (l) => bytes(l.bytes), by: (l) => l.bytes },
     { head: "count", number: true, cell: (l) => count(l.count), by: (l) => l.count },
   ], "No client holds a lease."),
-  clients: new Table($("clients-t"), "Clients: processes, memory lent to them, and memory that they lease", [
+  clients: new Table($("clients-t"), "Clients: the memory that their leases keep, and the memory lent to them", [
     { head: "client", wide: true, cell: (c) => two(who(c.client) + (c.is_observer ? ", this page's server" : ""), c.command && plain(c.command)), by: (c) => who(c.client) },
+    { head: "leased", number: true, cell: (c) => bytes(c.leased_bytes), by: (c) => c.leased_bytes },
+    { head: "leases", number: true, cell: (c) => count(c.leases), by: (c) => c.leases },
+    { head: "oldest lease", number: true, cell: (c) => age(c.lease_age_max_s, c.is_lease_older), by: (c) => c.lease_age_max_s },
+    { head: "lent", number: true, cell: (c) => bytes(c.bytes), by: (c) => c.bytes },
+    { head: "values", number: true, cell: (c) => count(c.values), by: (c) => c.values },
     { head: "pid", number: true, cell: (c) => c.pid || "–", by: (c) => c.pid },
     { head: "uid", number: true, cell: (c) => c.uid, by: (c) => c.uid },
-    { head: "state", cell: (c) => c.state, by: (c) => c.state },
     { head: "age", number: true, cell: (c) => time(c.age_s), by: (c) => c.age_s },
-    { head: "bytes", number: true, cell: (c) => bytes(c.bytes), by: (c) => c.bytes },
-    { head: "values", number: true, cell: (c) => count(c.values), by: (c) => c.values },
-    { head: "leases", number: true, cell: (c) => count(c.leases), by: (c) => c.leases },
-    { head: "leased", number: true, cell: (c) => bytes(c.leased_bytes), by: (c) => c.leased_bytes },
-    { head: "oldest lease", number: true, cell: (c) => time(c.lease_age_max_s), by: (c) => c.lease_age_max_s },
+    { head: "state", cell: (c) => c.state, by: (c) => c.state },
   ], "No clients."),
   names: new Table($("names-t"), "Names and their values", [
     { head: "name", wide: true, kind: "name", cell: (v) => what(v.of), by: (v) => what(v.of) },
@@ -119,7 +122,7 @@ const tables = {
   events: new Table($("events-t"), "Events: clients and streams that came and went, refusals, revoked sessions", [
     { head: "time", cell: (e) => new Date(e.at_ms).toLocaleTimeString(), by: (e) => e.at_ms },
     { head: "event", cell: (e) => EVENTS[e.kind] ?? e.kind, by: (e) => e.kind },
-    { head: "subject", wide: true, kind: "name", cell: (e) => e.kind === "requests_refused" ? REASONS[e.subject] ?? plain(e.subject) : plain(e.subject) || "the daemon", by: (e) => e.subject },
+    { head: "subject", wide: true, kind: "name", cell: (e) => e.kind === "requests_refused" ? reason(e.subject) : plain(e.subject) || "the daemon", by: (e) => e.subject },
     { head: "count", number: true, cell: (e) => e.kind.startsWith("segments_") ? bytes(e.count) : count(e.count), by: (e) => e.count },
   ], "Nothing has happened since this server began."),
   services: new Table($("services-t"), "Gateway and runners of models, as they report themselves", [
@@ -129,7 +132,9 @@ const tables = {
   ], "No gateway and no runner publishes metrics in this namespace."),
 };
 
-const REASONS = { limit: "for a limit", invalid: "invalid", race: "another client was first" };
+const REASONS = new Map([["limit", "for a limit"], ["invalid", "invalid"], ["race", "another client was first"]]);
+/// The words for a reason. A newer daemon may have other reasons, which are shown as they are.
+const reason = (word) => REASONS.get(word) ?? plain(word);
 
 const EVENTS = {
   client_joined: "client joined", client_ended: "client ended", stream_opened: "stream opened", stream_closed: "stream closed",
@@ -141,6 +146,8 @@ const EVENTS = {
 // ---- drawing
 
 const chart = new TimeChart($("chart"));
+// The holder of the most leased bytes comes first: it may be the cause of a leak.
+tables.clients.turn(tables.clients.columns.findIndex((c) => c.head === "leased"));
 
 function tile(key, name, value, more, share) {
   let node = $(`tile-${key}`);
@@ -162,13 +169,14 @@ function drawTiles() {
   if (ns) {
     tile("lent", "lent", bytes(ns.bytes_lent), `${ns.bytes_max == null ? "no limit" : `of ${bytes(ns.bytes_max)}`} for ${plain(ns.name)}`, ns.bytes_max ? ns.bytes_lent / ns.bytes_max : null);
     tile("live", "live", bytes(ns.bytes.live), plural(ns.names, "name"));
-    tile("leased", "leased", bytes(ns.bytes.leased), plural(ns.leases, "lease"));
+    const [most] = (here()?.clients ?? []).filter((c) => c.leases).sort((a, b) => b.leased_bytes - a.leased_bytes);
+    tile("leased", "leased", bytes(ns.bytes.leased), plural(ns.leases, "lease") + (most ? `, most by ${who(most.client)}` : ""));
     tile("retired", "retired", bytes(ns.bytes.retired), "of the leased: replaced or deleted");
     tile("free", "free", bytes(ns.bytes.free), "or drafts");
     tile("clients", "clients", count(ns.clients), `${plural(ns.segments, "segment")}, ${plural(ns.streams, "stream")}`);
   }
   if (d) {
-    const why = Object.entries(d.refusals_by_reason).filter(([, n]) => n).map(([reason, n]) => `${count(n)} ${REASONS[reason]}`);
+    const why = Object.entries(d.refusals_by_reason).filter(([, n]) => n).map(([word, n]) => `${count(n)} ${reason(word)}`);
     tile("refused", "refused", count(d.refusals), [...why, `${plural(d.sessions_revoked, "session")} revoked`].join(", "));
     tile("daemon", "daemon", bytes(p.resident_bytes), `${p.descriptors == null ? "descriptors unknown" : plural(p.descriptors, "descriptor")}, up ${time(d.uptime_ns / 1e9)}, ${d.mode} mode, pid ${d.pid}`);
   }
@@ -182,15 +190,16 @@ function problems() {
   const since = latest.status.at_ms - SOON_MS;
   if (!d) found.push(["The daemon does not respond.", "#events"]);
   if (s?.error) found.push([`The namespace cannot be sampled: ${s.error}.`, "#events"]);
-  const refused = { limit: 0, invalid: 0, race: 0 };
-  for (const e of latest.events) if (e.kind === "requests_refused" && e.at_ms > since && e.subject in refused) refused[e.subject] += e.count;
-  if (refused.limit) found.push([`${plural(refused.limit, "request")} refused for a limit in 10 minutes.`, "#events"]);
-  if (refused.invalid) found.push([`${plural(refused.invalid, "invalid request")} refused in 10 minutes.`, "#events"]);
+  const refused = new Map();
+  // A race is no problem: the client repeats its request.
+  for (const e of latest.events) if (e.kind === "requests_refused" && e.at_ms > since && e.subject !== "race") refused.set(e.subject, (refused.get(e.subject) ?? 0) + e.count);
+  for (const [word, n] of refused) found.push([`${plural(n, "request")} refused in 10 minutes: ${reason(word)}.`, "#events"]);
   for (const stream of ns?.streams ?? []) {
     if (stream.problem === "lost") found.push([`Subscribers of stream ${plain(stream.name)} lost ${plural(stream.lost, "message")}.`, "#streams"]);
     if (stream.problem === "lags") found.push([`A subscriber of stream ${plain(stream.name)} lags by ${plural(stream.lag_max, "message")}.`, "#streams"]);
   }
-  if (s?.lease_age_max_s > OLD_S) found.push([`The oldest lease is held for ${time(s.lease_age_max_s)}.`, "#leases"]);
+  const [oldest] = [...(ns?.leases ?? [])].sort((a, b) => b.age_s - a.age_s);
+  if (oldest?.age_s > OLD_S) found.push([`${who(oldest.holder)} has held a lease for ${time(oldest.age_s)}.`, "#leases"]);
   if (d?.pool_bytes_max && d.bytes_in_use / d.pool_bytes_max > 0.9) found.push([`The pool is ${Math.floor(100 * d.bytes_in_use / d.pool_bytes_max)} % in use.`, "#memory"]);
   if (d?.spill_failures) found.push([`${plural(d.spill_failures, "spill file")} could not be written or read.`, "#events"]);
   if (s?.truncated) found.push(["The namespace has more than one sample contains.", "#names"]);
@@ -235,7 +244,7 @@ function drawServices() {
     for (const metric of ["requests", "failures", "runs", "rows"]) add(name, metric, metrics[metric]);
     for (const metric of ["run_us", "queue_us"]) for (const part of ["p50", "p99"]) add(name, `${metric} ${part}`, metrics[metric]?.[part]);
   }
-  $("services").hidden = rows.length === 0;
+  $("services").hidden = $("to-services").hidden = rows.length === 0;
   if (rows.length) tables.services.set(rows, (r) => `${r.name} ${r.metric}`);
 }
 
@@ -496,6 +505,8 @@ async function live() {
       const answer = await ask("/api/v1/live", connection.signal);
       $("login").hidden = true;
       $("figures").hidden = false;
+      // A link sends no token.
+      $("raw").hidden = token != null;
       const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
       let text = "", first = true;
       for (;;) {

@@ -1,6 +1,6 @@
 //! A daemon with activity for the tests of the page: tensors and streams with hostile names, long-lived leases, a
 //! subscriber that lags. It prints its socket, then executes commands: `put NAME`, `join LABEL`, `leave`, `crowd` (200
-//! clients with 50 names each), `end`.
+//! clients with 50 names each), `leaks` (five clients that keep old values of 200 names), `end`.
 
 use std::io::BufRead;
 use std::time::Duration;
@@ -47,6 +47,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             _ if line == "crowd" => {
                 for number in 0..200 {
                     crowd.push(publish_crowd(connect(&format!("worker {number}"))?, number)?);
+                }
+            }
+            _ if line == "leaks" => {
+                for number in 1..=5 {
+                    crowd.extend(leak(&camera, connect(&format!("leak {number}"))?, number)?);
                 }
             }
             _ => break,
@@ -114,6 +119,20 @@ fn stream_frames(camera: &Client, viewer: &Client) -> tensorlend::Result<()> {
         }
     });
     Ok(())
+}
+
+/// Publishes 40 layers, leases some of them in a client, and replaces these. Returns the client with its leases.
+fn leak(producer: &Client, holder: Client, number: usize) -> tensorlend::Result<Vec<(Client, Lease)>> {
+    let mut held = Vec::new();
+    for layer in (number - 1) * 40..number * 40 {
+        let name = format!("layer.{layer}.weight");
+        producer.create(DType::F16, &[number as u64, 128, 3, 1024])?.publish(&name)?;
+        if layer % 40 < number {
+            held.push((holder.clone(), holder.get(&name)?));
+            producer.put(&name, &[0u8; 64])?;
+        }
+    }
+    Ok(held)
 }
 
 /// Publishes the names of one client of the crowd. Returns the client, and its lease on one of them.

@@ -99,6 +99,7 @@ pub fn client(client: &ClientSeen) -> Value {
         "leases": client.leases,
         "leased_bytes": client.leased_bytes,
         "lease_age_max_s": client.lease_age_max.map(|age| age.as_secs_f64()),
+        "is_lease_older": client.is_lease_older,
         "is_observer": client.is_observer,
     })
 }

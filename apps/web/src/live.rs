@@ -1,12 +1,12 @@
 //! Live updates. Each sample is encoded once for all viewers, with a bounded length.
 
 use crate::json;
-use crate::view::{Namespace, Snapshot};
+use crate::view::{self, Namespace, Snapshot};
 use hyper::body::Bytes;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
-use tensorlend::observe::{ClientSeen, ClientState, LeaseSeen};
+use tensorlend::observe::LeaseSeen;
 use tokio::sync::{mpsc, watch};
 
 /// Maximum number of entries of each kind in one update. The page requests the rest.
@@ -33,18 +33,13 @@ pub fn piece(snapshot: &Snapshot, previews: bool) -> Bytes {
 
 fn namespace(ns: &Namespace) -> Value {
     let seen = &ns.sampled.seen;
-    let mut clients: Vec<&ClientSeen> = seen.clients.iter().collect();
-    // Sort connected clients first, because many clients may have ended and left values.
-    clients.sort_by_key(|client| {
-        (client.state == ClientState::Ended, std::cmp::Reverse((client.bytes, client.leased_bytes)))
-    });
     let mut segments: Vec<_> = seen.segments.iter().collect();
     segments.sort_by_key(|segment| std::cmp::Reverse(segment.bytes));
     segments.truncate(SEGMENTS);
     segments.sort_by_key(|segment| (segment.owner, segment.base));
     json!({
         "name": seen.namespace,
-        "clients": clients.into_iter().take(CLIENTS).map(json::client).collect::<Vec<_>>(),
+        "clients": view::clients(seen).into_iter().take(CLIENTS).map(json::client).collect::<Vec<_>>(),
         "segments": segments.into_iter().map(|segment| json::segment(ns, segment, false)).collect::<Vec<_>>(),
         "streams": seen.streams.iter().take(STREAMS).map(|stream| json::stream(ns, stream)).collect::<Vec<_>>(),
         "leases": notable(&seen.leases).into_iter().map(|lease| json::lease(ns, lease)).collect::<Vec<_>>(),

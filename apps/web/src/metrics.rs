@@ -1,17 +1,16 @@
 //! `/metrics`: Prometheus' text format, version 0.0.4.
 //!
 //! The number of label values is bounded, because no label is the name of a tensor or a stream.
-//! Series exist per namespace, per user, per client (only the largest clients), per stream number,
+//! Series exist per namespace, per user, per client (at most 128), per stream number,
 //! and per runner of a model (at most 32).
 
 use crate::services::{Document, Runner, number};
-use crate::view::{Namespace, Snapshot};
+use crate::view::{self, Namespace, Snapshot};
 use std::fmt::Write;
 use tensorlend::Stat;
-use tensorlend::observe::{ClientSeen, ClientState, States};
+use tensorlend::observe::{ClientState, Observation, States};
 
-/// Maximum number of clients in a namespace with their own series. Only the clients with the most
-/// bytes have series.
+/// Maximum number of clients in a namespace with their own series: the first ones of [`view::clients`].
 const CLIENTS: usize = 128;
 /// Maximum number of streams in a namespace with their own series.
 const STREAMS: usize = 256;
@@ -221,7 +220,7 @@ fn namespace(page: &mut Page, ns: &Namespace) {
     let oldest = seen.lease_age_max().unwrap_or_default().as_secs_f64();
     page.put("tensorlend_namespace_lease_age_max_seconds", &labels, oldest);
     page.put("tensorlend_namespace_damaged_words", &labels, seen.damaged as f64);
-    clients(page, name, &seen.clients);
+    clients(page, name, seen);
     streams(page, ns, name);
 }
 
@@ -263,10 +262,8 @@ fn services(page: &mut Page, ns: &Namespace) {
     }
 }
 
-fn clients(page: &mut Page, namespace: &str, clients: &[ClientSeen]) {
-    let mut clients: Vec<_> = clients.iter().collect();
-    clients.sort_by_key(|client| std::cmp::Reverse((client.bytes, client.leased_bytes)));
-    for client in clients.into_iter().take(CLIENTS) {
+fn clients(page: &mut Page, namespace: &str, seen: &Observation) {
+    for client in view::clients(seen).into_iter().take(CLIENTS) {
         let number = format!("{}.{}", client.number, client.epoch);
         let (pid, uid) = (client.pid.to_string(), client.uid.to_string());
         let labels = [("namespace", namespace), ("client", number.as_str())];
@@ -282,7 +279,7 @@ fn clients(page: &mut Page, namespace: &str, clients: &[ClientSeen]) {
 fn streams(page: &mut Page, ns: &Namespace, namespace: &str) {
     for stream in ns.sampled.seen.streams.iter().take(STREAMS) {
         let number = format!("{}.{}", stream.index, stream.id);
-        let labels = [("namespace", namespace), ("stream", number.as_str())];
+        let labels = [("namespace", namespace), ("stream", number.as_str()), ("policy", stream.policy_word())];
         if let Some(sent) = stream.sent {
             page.put("tensorlend_stream_messages_total", &labels, sent as f64);
         }

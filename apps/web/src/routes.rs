@@ -5,7 +5,7 @@ use crate::body::Reply;
 use crate::guard::{self, Door};
 use crate::query::Query;
 use crate::token::Token;
-use crate::view::{Namespace, Snapshot};
+use crate::view::{self, Namespace, Snapshot};
 use crate::{json, live, metrics, page, picture, preview};
 use hyper::body::Bytes;
 use hyper::header::{self, HeaderValue};
@@ -178,7 +178,7 @@ fn tell(what: &str, query: &Query, snapshot: &Snapshot, previews: bool) -> Resul
     let ns: &Namespace = ns.ok_or((StatusCode::NOT_FOUND, "this namespace is not shown here"))?;
     let seen = &ns.sampled.seen;
     Ok(match what {
-        "clients" => list(snapshot, what, seen.clients.iter().map(|c| || json::client(c)), offset, limit),
+        "clients" => list(snapshot, what, view::clients(seen).into_iter().map(|c| || json::client(c)), offset, limit),
         "segments" => {
             let with_slots = query.get("slots").is_some_and(|slots| slots == "1");
             list(snapshot, what, seen.segments.iter().map(|s| move || json::segment(ns, s, with_slots)), offset, limit)

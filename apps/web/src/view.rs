@@ -4,7 +4,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 use tensorlend::Stat;
-use tensorlend::observe::{Origin, Sampled, ValueSeen, natural};
+use tensorlend::observe::{ClientSeen, ClientState, Observation, Origin, Sampled, ValueSeen, natural};
 use tensorlend_os::clock::duration_ms;
 
 use crate::events::Event;
@@ -104,6 +104,16 @@ impl Namespace {
         });
         order.iter().map(|&at| &values[at])
     }
+}
+
+/// Returns the clients: the holders of leases first, who may be the cause of a leak, then the others by their lent bytes,
+/// and clients that have ended last.
+pub fn clients(seen: &Observation) -> Vec<&ClientSeen> {
+    let mut clients = seen.lease_holders();
+    let mut others: Vec<&ClientSeen> = seen.clients.iter().filter(|client| client.leases == 0).collect();
+    others.sort_by_key(|client| (client.state == ClientState::Ended, std::cmp::Reverse(client.bytes)));
+    clients.extend(others);
+    clients
 }
 
 /// Returns the milliseconds since 1970.

@@ -91,7 +91,8 @@ pub unsafe extern "C" fn tensorlend_memory(
     })
 }
 
-/// Writes to `*bytes` the bytes of the namespace's tensors on which clients hold leases now.
+/// Writes to `*bytes` the bytes of the namespace's values on which clients hold leases now. Counts
+/// all tensors of a dataset, and each tensor once, also on devices.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_leased_bytes(
     client: *const tensorlend_client,

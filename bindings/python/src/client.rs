@@ -311,12 +311,12 @@ impl Client {
         Ok((memory.slot_bytes, memory.segment_bytes))
     }
 
-    /// Returns the bytes of the namespace's tensors on which clients hold leases.
+    /// Returns the bytes of the namespace's values on which clients hold leases.
     ///
     /// Returns
     /// -------
     /// int
-    ///     Bytes of distinct tensors.
+    ///     Bytes of distinct tensors, on the host and on devices. A lease on a dataset counts all its tensors.
     ///
     /// Raises
     /// ------

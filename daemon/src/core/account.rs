@@ -11,7 +11,7 @@ use super::length::sheet_bytes_min;
 use super::settings::{Payer, RESERVED_INSPECTIONS, Settings};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use tensorlend_layout::size::bytes_exact;
+use tensorlend_layout::size::bytes_text;
 use tensorlend_layout::wire::{LimitKind, Refusal};
 use users::Users;
 
@@ -82,6 +82,21 @@ pub fn limit(
     limit: impl Into<String>,
 ) -> Refusal {
     Refusal::Limit { kind, what: what.into(), setting: setting.into(), limit: limit.into() }
+}
+
+/// A limit of bytes, and the bytes of which a request would exceed it.
+pub struct BytesLimit {
+    pub used: u64,
+    pub asked: u64,
+    pub most: u64,
+}
+
+impl BytesLimit {
+    /// Returns the refusal of the request.
+    pub fn refusal(&self, kind: LimitKind, what: impl Into<String>, setting: impl Into<String>) -> Refusal {
+        let [used, asked, most] = [self.used, self.asked, self.most].map(bytes_text);
+        limit(kind, what, setting, format!("{most} ({used} in use, {asked} more requested)"))
+    }
 }
 
 fn sheet_bytes_least(settings: &Settings) -> u64 {
@@ -189,12 +204,13 @@ impl Accounts {
         if kind == Kind::Device {
             self.check_device(uid, budget, bytes)?;
         } else if over(budget.held.bytes(), bytes, budget.bytes_max) {
-            let what = format!("memory of namespace {:?} ({} in use)", budget.name, bytes_exact(budget.held.bytes()));
-            return Err(limit(LimitKind::NamespaceBytes, what, budget.setting.clone(), bytes_exact(budget.bytes_max)));
+            let full = BytesLimit { used: budget.held.bytes(), asked: bytes, most: budget.bytes_max };
+            let what = format!("the memory of namespace {:?}", budget.name);
+            return Err(full.refusal(LimitKind::NamespaceBytes, what, budget.setting.clone()));
         }
         if kind == Kind::Sheet && over(self.all.sheet_bytes, bytes, self.sheet_bytes_max) {
-            let what = "memory for descriptors and names";
-            return Err(limit(LimitKind::SheetBytes, what, "pool.sheet_bytes_max", bytes_exact(self.sheet_bytes_max)));
+            let full = BytesLimit { used: self.all.sheet_bytes, asked: bytes, most: self.sheet_bytes_max };
+            return Err(full.refusal(LimitKind::SheetBytes, "the memory for names and tables", "pool.sheet_bytes_max"));
         }
         if over(self.ordinary_descriptors(), 1, self.descriptors_max) {
             return Err(self.no_descriptors());
@@ -202,8 +218,8 @@ impl Accounts {
         if let Some(uid) = uid {
             let used = self.users.charged_bytes(uid);
             if kind != Kind::Device && over(used, bytes, self.uid_bytes_max) {
-                let what = format!("memory of uid {uid} ({} in use)", bytes_exact(used));
-                return Err(limit(LimitKind::UserBytes, what, "uid.bytes_max", bytes_exact(self.uid_bytes_max)));
+                let full = BytesLimit { used, asked: bytes, most: self.uid_bytes_max };
+                return Err(full.refusal(LimitKind::UserBytes, format!("the memory of uid {uid}"), "uid.bytes_max"));
             }
             self.check_share(uid, kind, bytes)?;
             self.users.add(uid, kind, bytes);
@@ -216,24 +232,16 @@ impl Accounts {
     fn check_device(&self, uid: Option<u32>, budget: &Budget, bytes: u64) -> Result<(), Refusal> {
         let used = budget.held.device_bytes;
         if over(used, bytes, budget.device_bytes_max) {
-            let what = format!("device memory of namespace {:?} ({} in use)", budget.name, bytes_exact(used));
-            return Err(limit(
-                LimitKind::NamespaceDeviceBytes,
-                what,
-                budget.device_setting.clone(),
-                bytes_exact(budget.device_bytes_max),
-            ));
+            let full = BytesLimit { used, asked: bytes, most: budget.device_bytes_max };
+            let what = format!("the device memory of namespace {:?}", budget.name);
+            return Err(full.refusal(LimitKind::NamespaceDeviceBytes, what, budget.device_setting.clone()));
         }
         let Some(uid) = uid else { return Ok(()) };
         let used = self.users.held_by_user(uid, |held| held.device_bytes);
         if over(used, bytes, self.uid_device_bytes_max) {
-            let what = format!("device memory of uid {uid} ({} in use)", bytes_exact(used));
-            return Err(limit(
-                LimitKind::UserDeviceBytes,
-                what,
-                "uid.device_bytes_max",
-                bytes_exact(self.uid_device_bytes_max),
-            ));
+            let full = BytesLimit { used, asked: bytes, most: self.uid_device_bytes_max };
+            let what = format!("the device memory of uid {uid}");
+            return Err(full.refusal(LimitKind::UserDeviceBytes, what, "uid.device_bytes_max"));
         }
         Ok(())
     }
@@ -267,14 +275,13 @@ impl Accounts {
         if !self.uid_share || uid == SUPERUSER {
             return Ok(());
         }
-        let refusal = |kind: LimitKind, what: &str, setting: &str, share: String| {
-            let setting = format!("{setting}, or set uid.share to false,");
-            limit(kind, format!("the share of uid {uid} in {what}"), setting, share)
-        };
+        let whose = |what: &str| format!("the share of uid {uid} in {what}");
+        let or_no_shares = |setting: &str| format!("{setting}, or set uid.share to false,");
         let (own, stock) = self.users.stock(uid, self.descriptors_max, self.all.descriptors, |h| h.descriptors);
         if over(own, 1, stock.share(own)) {
-            let (what, setting) = ("the daemon's descriptors", "LimitNOFILE of its unit");
-            return Err(refusal(LimitKind::DescriptorShare, what, setting, stock.share(own).to_string()));
+            let what = whose("the daemon's descriptors");
+            let setting = or_no_shares("LimitNOFILE of its unit");
+            return Err(limit(LimitKind::DescriptorShare, what, setting, stock.share(own).to_string()));
         }
         let (full, what, setting, own, stock, moved) = match kind {
             Kind::Segment => {
@@ -286,7 +293,7 @@ impl Accounts {
                 let (own, stock) = self.users.stock(uid, self.sheet_bytes_max, self.all.sheet_bytes, |h| h.sheet_bytes);
                 (
                     LimitKind::SheetShare,
-                    "the memory for descriptors and names",
+                    "the memory for names and tables",
                     "pool.sheet_bytes_max",
                     own,
                     stock,
@@ -305,7 +312,8 @@ impl Accounts {
         let charged = (own + moved.keeps).saturating_sub(moved.kept);
         let share = stock.share(own).max(if kind == Kind::Sheet { self.sheet_bytes_least } else { 0 });
         if over(charged, bytes, share) {
-            return Err(refusal(full, what, setting, bytes_exact(share)));
+            let bytes = BytesLimit { used: charged, asked: bytes, most: share };
+            return Err(bytes.refusal(full, whose(what), or_no_shares(setting)));
         }
         Ok(())
     }
@@ -372,11 +380,12 @@ impl Accounts {
             return self.no_descriptors();
         }
         if !is_over {
+            let (own, stock) = self.users.stock(uid, self.descriptors_max, self.all.descriptors, |h| h.descriptors);
             return limit(
                 LimitKind::DescriptorShare,
                 format!("the share of uid {uid} in the daemon's descriptors"),
-                "uid.share",
-                "this uid's sessions",
+                "LimitNOFILE of its unit, or set uid.share to false,",
+                stock.share(own).to_string(),
             );
         }
         let what = format!("the number of sessions of uid {uid}");

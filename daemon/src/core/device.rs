@@ -1,11 +1,11 @@
 //! Devices whose memory the daemon lends: the core's data about each device, and the lengths of the
 //! device's segments.
 
-use super::account::limit;
+use super::account::BytesLimit;
 use super::pool::Pool;
 use super::settings::DeviceSettings;
 use tensorlend_layout::Uuid;
-use tensorlend_layout::size::bytes_exact;
+use tensorlend_layout::size::bytes_text;
 use tensorlend_layout::wire::{Allocator, DeviceOffer, DeviceUse, Export, LimitKind, Refusal};
 
 /// The index of a device in the configuration.
@@ -63,7 +63,7 @@ impl Device {
         let wanted = bytes.max(1);
         let length = match it.allocator {
             Allocator::Async if wanted > BLOCK_BYTES_MAX => {
-                let most = bytes_exact(BLOCK_BYTES_MAX);
+                let most = bytes_text(BLOCK_BYTES_MAX);
                 return Err(Refusal::Bad(format!(
                     "with cuda.allocator \"async\" a segment has at most {most}: use \"pool\" for longer ones"
                 )));
@@ -74,14 +74,11 @@ impl Device {
         length.ok_or_else(|| Refusal::Bad("no device has that many bytes".into()))
     }
 
-    pub fn full(&self) -> Refusal {
-        let (uuid, in_use) = (self.settings.uuid, bytes_exact(self.pool.lent_bytes()));
-        limit(
-            LimitKind::DeviceBytes,
-            format!("memory lent of device {uuid} ({in_use} in use)"),
-            "cuda.bytes_max",
-            bytes_exact(self.pool.bytes_max()),
-        )
+    /// Returns the refusal of a request for `asked` bytes.
+    pub fn full(&self, asked: u64) -> Refusal {
+        let full = BytesLimit { used: self.pool.lent_bytes(), asked, most: self.pool.bytes_max() };
+        let what = format!("the memory lent of device {}", self.settings.uuid);
+        full.refusal(LimitKind::DeviceBytes, what, "cuda.bytes_max")
     }
 }
 

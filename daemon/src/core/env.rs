@@ -1,7 +1,7 @@
 //! The owners of data that every part of the core uses, and the actions that change several owners.
 //! These actions refund and release memory, order segments, and orphan memory.
 
-use super::account::{Accounts, Charge, NamespaceId};
+use super::account::{Accounts, BytesLimit, Charge, NamespaceId};
 use super::chores::Chores;
 use super::clock::{Clock, Timer};
 use super::counters::Counters;
@@ -18,7 +18,7 @@ use super::settings::{Peer, Settings};
 use super::spills::Spills;
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hasher};
-use tensorlend_layout::wire::{FdStoreState, Health, RestartLoss};
+use tensorlend_layout::wire::{FdStoreState, Health, LimitKind, Refusal, RestartLoss};
 
 /// Time between the end of a wake pair and its close by the daemon. The fd store closes its descriptor before.
 const WAKE_ENDS_NS: u64 = 500_000_000;
@@ -55,6 +55,12 @@ pub struct Env {
 }
 
 impl Env {
+    /// Returns the refusal of a request for `asked` bytes of the pool.
+    pub fn pool_is_full(&self, asked: u64) -> Refusal {
+        let full = BytesLimit { used: self.pool.lent_bytes(), asked, most: self.pool.bytes_max() };
+        full.refusal(LimitKind::PoolBytes, "the pool", "pool.bytes_max")
+    }
+
     /// Returns the environment of a daemon that has lent nothing.
     pub fn new(settings: Settings) -> Self {
         let accounts = Accounts::new(&settings);

@@ -24,7 +24,7 @@ use super::parts::Parts;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::number::ClientNo;
-use tensorlend_layout::size::bytes_exact;
+use tensorlend_layout::size::bytes_text;
 use tensorlend_layout::word::LeaseWord;
 
 mod scan;
@@ -123,7 +123,7 @@ impl Pressure {
         parts.env.counters.count(Counter::SessionsRevoked);
         let why = format!(
             "memory is short, and its leases have kept {} that were replaced for {} ms: uid.lease_ms_max is {}",
-            bytes_exact(bytes),
+            bytes_text(bytes),
             age_ns / 1_000_000,
             most_ns / 1_000_000
         );

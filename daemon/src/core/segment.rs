@@ -24,7 +24,6 @@ use super::settings::Payer;
 use std::collections::BTreeSet;
 use tensorlend_layout::directory::WANTED_WORDS;
 use tensorlend_layout::number::{ClientNo, SegmentLine, SlotNo};
-use tensorlend_layout::size::bytes_exact;
 use tensorlend_layout::wire::{LimitKind, Refusal, Reply};
 use tensorlend_layout::word::RangeWord;
 
@@ -129,9 +128,7 @@ impl Segments {
         let Some((mem, made)) = parts.env.order_segment(conn, parts.context.ledger.borrower(uid), bytes) else {
             parts.env.accounts.refund(charge);
             parts.env.accounts.refund(slots_charge);
-            let (used, more) = (bytes_exact(parts.env.pool.lent_bytes()), bytes_exact(bytes));
-            let what = format!("the pool ({used} in use, {more} more needed)");
-            return Err(limit(LimitKind::PoolBytes, what, "pool.bytes_max", bytes_exact(parts.env.pool.bytes_max())));
+            return Err(parts.env.pool_is_full(bytes));
         };
         let order = Order::slots(slots_bytes, SlotRange { owner: number, base, log2 }, conn);
         let slots = parts.env.orders.sheet(&mut parts.env.effects, order, slots_charge);
@@ -356,11 +353,11 @@ impl Segments {
     /// daemon spills the segment.
     pub fn release_for_spill(parts: &mut Parts<'_>, number: ClientNo, base: SlotNo) -> RequestResult {
         if parts.env.settings.spill.is_none() {
-            return Err(limit(LimitKind::Spill, "what may be spilled", "spill.directory", "nothing"));
+            return Err(limit(LimitKind::Spill, "the memory on disk", "spill.directory", "0 bytes"));
         }
         if parts.context.ledger.limits().payer == Payer::Client {
             let setting = format!("{}.charge", parts.context.ledger.setting());
-            return Err(limit(LimitKind::Spill, "what may be spilled", setting, "nothing"));
+            return Err(limit(LimitKind::Spill, "the memory on disk", setting, "0 bytes"));
         }
         let Some(segment) = parts.members.me(number).segments.get_mut(base).filter(|it| it.device.is_none()) else {
             return Err(Refusal::NotFound(format!("segment of yours in host memory with first slot {base}")));

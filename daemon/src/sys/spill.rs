@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tensorlend_layout::size::bytes_exact;
+use tensorlend_layout::size::bytes_text;
 use tensorlend_os::memfd;
 use tensorlend_os::writeback::write_pages;
 use xxhash_rust::xxh3::Xxh3;
@@ -110,10 +110,10 @@ impl Files {
             move |error: io::Error| {
                 let free = statvfs(&**folder).map_or_else(
                     |error| format!("the free space cannot be read: {error}"),
-                    |it| format!("{} free there", bytes_exact(it.f_bavail.saturating_mul(it.f_frsize))),
+                    |it| format!("{} free there", bytes_text(it.f_bavail.saturating_mul(it.f_frsize))),
                 );
                 Unwritten {
-                    reason: format!("{what} a file of {}: {error}", bytes_exact(bytes)),
+                    reason: format!("{what} a file of {}: {error}", bytes_text(bytes)),
                     place: format!("in {}; {free}", folder.display()),
                 }
             }

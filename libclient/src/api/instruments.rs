@@ -8,8 +8,10 @@ use crate::session::Session;
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
+use tensorlend_layout::dataset::CHAIN_MAX;
 use tensorlend_layout::number::{ClientNo, SlotNo};
 use tensorlend_layout::tensor::SlotInfo;
+use tensorlend_layout::word::SLOT_NONE;
 
 /// Instruments that are on from the first allocation.
 impl ClientBuilder {
@@ -270,7 +272,9 @@ impl Instruments<'_> {
         self.session().instruments().stop_log()
     }
 
-    /// Returns the number of bytes of this namespace's tensors on which any client holds a lease now.
+    /// Returns the number of bytes of this namespace's values on which any client holds a lease now, old values included. As
+    /// `bytes_leased` of `tensorlend stat`, it counts all tensors of a dataset, and each tensor once; unlike that, it also
+    /// counts tensors on devices.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -332,29 +336,39 @@ impl Drop for StatisticsScope {
     }
 }
 
-/// Returns the number of bytes of the slots in this namespace on which some live member holds a lease.
+/// Returns the number of bytes of the values in this namespace on which some live member holds a lease. Counts all tensors
+/// of a dataset, and each slot once.
 fn leased_bytes(session: &Session) -> Result<u64> {
-    let mut slots = HashSet::new();
+    let mut values = HashSet::new();
     for owner in session.directory.present().collect::<Vec<_>>() {
         session.peers().with_leases(owner, |table| {
             table.scan(|lease| {
                 if !lease.is_of_segment() {
-                    slots.insert((lease.owner(), lease.slot()));
+                    values.insert((lease.owner(), lease.slot()));
                 }
             });
         })?;
     }
-    let mut bytes = 0;
-    for (owner, slot) in slots {
-        bytes += slot_bytes(session, owner, slot)?;
+    let (mut bytes, mut counted) = (0, HashSet::new());
+    for (owner, mut slot) in values {
+        // The owner writes the chain, so it may not end.
+        for _ in 0..CHAIN_MAX {
+            if slot == SLOT_NONE || !counted.insert((owner, slot)) {
+                break;
+            }
+            let Some((length, next)) = slot_claim(session, owner, slot)? else { break };
+            bytes += length;
+            slot = next;
+        }
     }
     Ok(bytes)
 }
 
-/// Returns the length of a slot as its owner claims it. Returns 0 if the slot does not exist any more.
-fn slot_bytes(session: &Session, owner: ClientNo, slot: SlotNo) -> Result<u64> {
+/// Returns the length of a slot and the next slot of its value, as its owner claims them. Returns `None` if the slot does
+/// not exist any more.
+fn slot_claim(session: &Session, owner: ClientNo, slot: SlotNo) -> Result<Option<(u64, SlotNo)>> {
     for _ in 0..2 {
-        let Some(member) = session.directory.members.get(owner.index()) else { return Ok(0) };
+        let Some(member) = session.directory.members.get(owner.index()) else { return Ok(None) };
         {
             let guard = session.shards.epoch_guard();
             if let Some(segment) = session
@@ -364,12 +378,12 @@ fn slot_bytes(session: &Session, owner: ClientNo, slot: SlotNo) -> Result<u64> {
                 .and_then(|p| p.segment(slot, member.geometry.read(), &session.directory))
             {
                 let words = segment.records[(slot - segment.base) as usize].copy();
-                return Ok(SlotInfo::unpack(&words).map_or(0, |i| i.data_bytes.min(segment.bytes())));
+                return Ok(SlotInfo::unpack(&words).ok().map(|i| (i.data_bytes.min(segment.bytes()), i.next)));
             }
         }
         if !fetch_segment(session, owner, slot)? {
-            return Ok(0);
+            return Ok(None);
         }
     }
-    Ok(0)
+    Ok(None)
 }

@@ -18,7 +18,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use tensorlend_layout::Device;
 use tensorlend_layout::catalogue::SlotRecord;
-use tensorlend_layout::dataset::MEMBERS_MAX;
+use tensorlend_layout::dataset::CHAIN_MAX;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::number::{ClientNo, SlotNo};
 use tensorlend_layout::raw::Records;
@@ -76,9 +76,6 @@ struct Doubtful {
     next: SlotNo,
     in_file: bool,
 }
-
-/// Maximum slots of a chain: a dataset's index, its members, and an extension for each of them.
-const CHAIN_MAX: usize = 2 * (1 + MEMBERS_MAX);
 
 /// Describes names one after the other. Requests each sheet only once, even if the sheet is unavailable.
 pub struct Describer<'s> {

@@ -10,6 +10,7 @@ use super::{ENTRIES_MAX, LEASES_MAX, MESSAGES_MAX, Observer, ages, streams};
 use crate::error::Result;
 use crate::session::Session;
 use crate::tensor::dims::as_usize;
+use std::cmp::Reverse;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -307,7 +308,7 @@ impl Values {
 /// Sorts the leases, and adds up each client's values and leases.
 pub(super) fn add_up(seen: &mut Observation) {
     let Observation { clients, values, leases, .. } = seen;
-    leases.sort_by(|a, b| b.age.cmp(&a.age).then(b.bytes.cmp(&a.bytes)).then(a.slot.cmp(&b.slot)));
+    leases.sort_by_key(|it| (Reverse((it.age, it.bytes)), it.slot, it.owner, it.holder));
     let indices: HashMap<ClientNo, usize> = clients.iter().enumerate().map(|(at, c)| (c.number, at)).collect();
     for value in values {
         if let Some(&at) = indices.get(&value.owner) {
@@ -321,7 +322,10 @@ pub(super) fn add_up(seen: &mut Observation) {
             lease.pid = holder.pid;
             holder.leases += lease.count;
             holder.leased_bytes = holder.leased_bytes.saturating_add(lease.bytes);
-            holder.lease_age_max = holder.lease_age_max.max(Some(lease.age));
+            // The oldest lease comes first.
+            if holder.lease_age_max.is_none() {
+                (holder.lease_age_max, holder.is_lease_older) = (Some(lease.age), lease.is_older);
+            }
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The content of an observation.
 
+use std::cmp::Reverse;
 use std::time::Duration;
 use tensorlend_layout::number::{ClientNo, CursorNo, SlotNo, StreamLine};
 use tensorlend_layout::wire::{Allocator, Policy};
@@ -49,6 +50,26 @@ impl Observation {
     pub fn client(&self, number: ClientNo) -> Option<&ClientSeen> {
         let at = self.clients.binary_search_by_key(&number, |client| client.number).ok()?;
         self.clients.get(at)
+    }
+
+    /// Returns the clients that hold leases, the one with the most leased bytes first.
+    ///
+    /// ```
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).label("holder").connect()?;
+    /// client.put("numbers", &[0u8; 4096])?;
+    /// let leases = (client.get("numbers")?, client.get("numbers")?);
+    ///
+    /// let seen = client.observe()?;
+    /// let holder = seen.lease_holders()[0];
+    /// assert_eq!((holder.label.as_str(), holder.leased_bytes, holder.leases), ("holder", 4096, 2));
+    /// # drop(leases);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn lease_holders(&self) -> Vec<&ClientSeen> {
+        let mut holders: Vec<&ClientSeen> = self.clients.iter().filter(|client| client.leases > 0).collect();
+        holders.sort_by_key(|client| Reverse((client.leased_bytes, client.lease_age_max, client.leases)));
+        holders
     }
 
     /// Returns the number of all leases.
@@ -118,6 +139,8 @@ pub struct ClientSeen {
     pub leased_bytes: u64,
     /// The age of the oldest of those leases, as [`LeaseSeen::age`]. `None` without a lease.
     pub lease_age_max: Option<Duration>,
+    /// True if the oldest of those leases is older than `lease_age_max`, as [`LeaseSeen::is_older`].
+    pub is_lease_older: bool,
     /// True if the client is the observing client itself.
     pub is_observer: bool,
     /// The client's command line from /proc, at most 200 bytes. `None` if it is unreadable.

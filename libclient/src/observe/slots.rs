@@ -7,14 +7,11 @@ use super::sheets::{Lending, Sheets};
 use crate::session::Session;
 use std::collections::HashMap;
 use std::time::Duration;
-use tensorlend_layout::dataset::MEMBERS_MAX;
+use tensorlend_layout::dataset::CHAIN_MAX;
 use tensorlend_layout::number::{ClientNo, SlotNo};
 use tensorlend_layout::tensor::SlotInfo;
 use tensorlend_layout::wire::Allocator;
 use tensorlend_layout::word::{Cell, LeaseWord, RangeWord, SLOT_NONE};
-
-/// Maximum slots of one value: a dataset's index, its members, and an extension for each of them.
-const CHAIN_MAX: usize = 2 * (MEMBERS_MAX + 1);
 
 /// All lent segments, and the known state of their slots.
 #[derive(Default)]

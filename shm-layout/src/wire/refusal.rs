@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 /// ```
 /// use tensorlend_layout::wire::{LimitKind, Refusal};
 ///
-/// let (what, setting) = ("pool".into(), "pool.bytes_max".into());
-/// let refusal = Refusal::Limit { kind: LimitKind::PoolBytes, what, setting, limit: "1 GiB".into() };
+/// let (what, setting) = ("the number of names".into(), "names_max".into());
+/// let refusal = Refusal::Limit { kind: LimitKind::Names, what, setting, limit: "1024".into() };
 /// assert_eq!(
 ///     refusal.to_string(),
-///     "pool is at its limit of 1 GiB: raise pool.bytes_max in the daemon's configuration, or free some"
+///     "the number of names would pass its limit of 1024: raise names_max in the daemon's configuration, or free some"
 /// );
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
@@ -45,7 +45,7 @@ pub enum Refusal {
     )]
     ReadOnly(String),
     /// The operation has reached a limit.
-    #[error("{what} is at its limit of {limit}: raise {setting} in the daemon's configuration, or free some")]
+    #[error("{what} would pass its limit of {limit}: {} {setting} in the daemon's configuration{}", change(*kind), or_else(*kind))]
     Limit {
         /// The limit, for programs.
         kind: LimitKind,
@@ -53,7 +53,7 @@ pub enum Refusal {
         what: String,
         /// The configuration's key, for people.
         setting: String,
-        /// The limit's value, with unit.
+        /// The limit's value, with unit. For bytes, also the use and the request.
         limit: String,
     },
     /// The kernel has no memory left.
@@ -180,6 +180,20 @@ impl Refusal {
             Self::Protocol { .. } => "TL-0905",
             Self::Layout { .. } => "TL-0906",
         }
+    }
+}
+
+/// Returns the verb for a limit's setting.
+fn change(kind: LimitKind) -> &'static str {
+    if kind == LimitKind::Spill { "set" } else { "raise" }
+}
+
+/// Returns the remedies that need no change of the configuration.
+fn or_else(kind: LimitKind) -> &'static str {
+    match kind {
+        LimitKind::Spill => "",
+        _ if kind.is_of_tensors() => ", delete values, or request less",
+        _ => ", or free some",
     }
 }
 

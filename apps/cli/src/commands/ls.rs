@@ -244,15 +244,17 @@ fn collections_text(head: &[&str], all: Vec<Collection>) -> String {
 }
 
 fn remote_text(remote: &RemoteNames) -> String {
-    let mut table = Table::new(&["ON OTHER MACHINES", "KIND", "DTYPE", "SHAPE", ">SIZE", "HERE"]);
-    for one in &remote.names {
+    let mut table = Table::new(&["ON OTHER MACHINES", "KIND", "DTYPE", "SHAPE", ">SIZE", "LOCAL COPY"]);
+    let mut names: Vec<_> = remote.names.iter().collect();
+    names.sort_by(|a, b| natural(&a.name, &b.name));
+    for one in names {
         let shape = one.shape.iter().map(usize::to_string).collect::<Vec<_>>().join("x");
-        let here = match (one.cached, one.stale) {
-            (true, true) => "old copy",
-            (true, false) => "copy",
-            (false, _) => "",
+        let copy = match (one.cached, one.stale) {
+            (true, true) => "old",
+            (true, false) => "current",
+            (false, _) => "none",
         };
-        table.row([one.name.clone(), one.kind.clone(), one.dtype.clone(), shape, one.size.to_string(), here.into()]);
+        table.row([one.name.clone(), one.kind.clone(), one.dtype.clone(), shape, one.size.to_string(), copy.into()]);
     }
     table.text()
 }

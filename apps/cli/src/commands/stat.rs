@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tensorlend::observe::{States, stat_json};
+use serde_json::json;
+use tensorlend::observe::{ClientSeen, Observation, States, stat_json};
 use tensorlend::{DeviceUse, Health, Holder, NamespaceUse, Stat, UidUse};
 
 use crate::commands::held::complete_observation;
@@ -27,8 +28,8 @@ pub struct StatArgs {
 
 /// The namespace that a command has joined.
 enum Namespace {
-    /// The name, and the bytes of the namespace's values and leases. `None`: they could not be read.
-    Joined(String, Option<States>),
+    /// The name, and the values and leases of the namespace. `None`: they could not be read.
+    Joined(String, Option<Box<Observation>>),
     /// None, because an observer sees all namespaces.
     All,
     /// None, because a limit has refused a session. The text is the refusal.
@@ -41,14 +42,14 @@ impl StatArgs {
             Reached::Session(client) => {
                 // Before the observation, whose own requests count.
                 let stat = client.stat()?;
-                let states = match complete_observation(&client) {
-                    Ok(seen) => Some(States::of(&seen)),
+                let seen = match complete_observation(&client) {
+                    Ok(seen) => Some(Box::new(seen)),
                     Err(why) => {
                         output::note(&format!("the values and leases of the namespace cannot be read: {why}"));
                         None
                     }
                 };
-                self.show(&stat, &Namespace::Joined(client.namespace().to_owned(), states))
+                self.show(&stat, &Namespace::Joined(client.namespace().to_owned(), seen))
             }
             Reached::Metrics { stat, refused } => self.show(&stat, &Namespace::Refused(refused.to_string())),
         }
@@ -64,15 +65,23 @@ impl StatArgs {
             return output::text_block(&text(stat, namespace));
         }
         let mut it = stat_json(stat);
-        let (name, states) = match namespace {
-            Namespace::Joined(name, states) => (Some(name), states.as_ref()),
+        let (name, seen) = match namespace {
+            Namespace::Joined(name, seen) => (Some(name), seen.as_deref()),
             Namespace::All | Namespace::Refused(_) => (None, None),
         };
+        let states = seen.map(States::of);
         it["namespace"] = name.map(String::as_str).into();
         it["bytes_live"] = states.map(|states| states.live).into();
         it["bytes_leased"] = states.map(|states| states.leased).into();
         it["bytes_retired"] = states.map(|states| states.retired).into();
         it["bytes_free"] = states.and_then(|states| states.free).into();
+        let holder = |it: &ClientSeen| {
+            json!({
+                "client": it.number, "pid": it.pid, "uid": it.uid, "label": it.label,
+                "leased_bytes": it.leased_bytes, "leases": it.leases,
+            })
+        };
+        it["lease_holders"] = seen.map(|seen| seen.lease_holders().into_iter().map(holder).collect::<Vec<_>>()).into();
         output::json(&it)
     }
 }
@@ -93,10 +102,11 @@ fn text(stat: &Stat, namespace: &Namespace) -> String {
     row("pool.bytes_max", bytes(stat.pool_bytes_max));
     row("pool.bytes", bytes(stat.pool_bytes));
     row("bytes_in_use", bytes(stat.bytes_in_use));
-    if let Namespace::Joined(_, Some(States { live, leased, retired, free })) = namespace {
-        row("bytes_live", format!("{}, in this namespace, without a lease", bytes(*live)));
-        row("bytes_leased", format!("{}, in this namespace", bytes(*leased)));
-        row("bytes_retired", format!("{} of the leased: replaced or deleted", bytes(*retired)));
+    if let Namespace::Joined(_, Some(seen)) = namespace {
+        let States { live, leased, retired, free } = States::of(seen);
+        row("bytes_live", format!("{}, in this namespace, without a lease", bytes(live)));
+        row("bytes_leased", format!("{}, in this namespace", bytes(leased)));
+        row("bytes_retired", format!("{} of the leased: replaced or deleted", bytes(retired)));
         row("bytes_free", free.map_or_else(|| "unknown".to_owned(), |free| format!("{}, or drafts", bytes(free))));
     }
     row("bytes_spare", bytes(stat.bytes_spare));
@@ -122,8 +132,15 @@ fn text(stat: &Stat, namespace: &Namespace) -> String {
     if stat.devices.is_empty() {
         row("device", stat.device.clone());
     }
+    let lease_holders: Vec<ClientSeen> = match namespace {
+        Namespace::Joined(_, Some(seen)) => {
+            seen.lease_holders().into_iter().take(LEASE_HOLDERS_SHOWN).cloned().collect()
+        }
+        _ => Vec::new(),
+    };
     let tables = [
         table.text(),
+        table_text(&lease_holders, LEASE_HOLDERS),
         table_text(&stat.devices, DEVICES),
         table_text(&stat.uids, UIDS),
         table_text(&stat.holders, HOLDERS),
@@ -177,6 +194,16 @@ const UIDS: &[Column<UidUse>] = &[
     (">LEASES", |it| it.leases.to_string()),
 ];
 
+/// Maximum number of clients in the table of the holders of leases.
+const LEASE_HOLDERS_SHOWN: usize = 10;
+
+/// Clients with leases in this namespace, the one with the most leased bytes first.
+const LEASE_HOLDERS: &[Column<ClientSeen>] = &[
+    ("LEASED BY", |it| crate::text::client_text(Some(it))),
+    (">BYTES", |it| it.leased_bytes.to_string()),
+    (">LEASES", |it| it.leases.to_string()),
+];
+
 /// Sessions with returned memory that a process still has mapped.
 const HOLDERS: &[Column<Holder>] = &[
     ("HOLDER", |it| known(it, format!("client {}", it.client))),
@@ -225,8 +252,26 @@ mod tests {
     #[test]
     fn the_figures_have_units() {
         let stat = Stat { pool_bytes_max: 1 << 30, version: "1.0".into(), ..Stat::default() };
-        let text = text(&stat, &Namespace::Joined("uid-1".into(), Some(States { leased: 1024, ..States::default() })));
+        let text = text(&stat, &Namespace::Joined("uid-1".into(), Some(Box::default())));
         assert!(text.contains("pool.bytes_max  1073741824 bytes (1.0 GiB)\n"), "{text}");
-        assert!(text.contains("bytes_leased    1024 bytes (1.0 KiB), in this namespace\n"), "{text}");
+        assert!(text.contains("bytes_leased    0 bytes (0 B), in this namespace\n"), "{text}");
+        assert!(!text.contains("LEASED BY"), "{text}");
+    }
+
+    #[test]
+    fn the_greatest_holders_of_leases_come_first() {
+        let client = |pid, leased_bytes, leases| ClientSeen {
+            pid,
+            label: "reader".into(),
+            leased_bytes,
+            leases,
+            ..ClientSeen::default()
+        };
+        let mut clients = vec![client(9, 0, 0), client(7, 10, 3)];
+        clients.extend((0..20).map(|n| client(100 + n, 1000 + u64::from(n), 1)));
+        let seen = Observation { clients, ..Observation::default() };
+        let text = text(&Stat::default(), &Namespace::Joined("lab".into(), Some(Box::new(seen))));
+        assert!(text.contains("LEASED BY   BYTES  LEASES\n119 reader   1019       1\n"), "{text}");
+        assert!(text.contains("110 reader") && !text.contains("109 reader"), "{text}");
     }
 }

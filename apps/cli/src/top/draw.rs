@@ -136,7 +136,7 @@ fn fitting(width: usize, parts: impl IntoIterator<Item = String>) -> String {
     text
 }
 
-/// Returns the pool's usage as a bar, with its history.
+/// Returns the pool's usage as a bar, with the history of the observed namespace.
 fn pool_line(app: &App, width: u16) -> Line<'static> {
     const BAR_MAX: usize = 20;
     let Some(stat) = &app.facts.stat else { return Line::raw("") };
@@ -147,15 +147,16 @@ fn pool_line(app: &App, width: u16) -> Line<'static> {
     let bar = usize::from(width).saturating_sub(text.len() + 6).min(BAR_MAX);
     let filled = (u128::from(stat.pool_bytes) * bar as u128 / u128::from(stat.pool_bytes_max.max(1))) as usize;
     let filled = filled.min(bar);
-    let room = usize::from(width).saturating_sub(text.len() + bar + 11);
-    let bar = format!("{}{}", "█".repeat(filled), "·".repeat(bar - filled));
     let history = app.facts.uses.iter().find(|one| one.kind == "namespace").map_or(&[][..], |one| &one.history);
+    let label = if history.is_empty() { "" } else { "lent over time " };
+    let room = usize::from(width).saturating_sub(text.len() + bar + 11 + label.len());
+    let bar = format!("{}{}", "█".repeat(filled), "·".repeat(bar - filled));
     let over_time: Vec<char> = spark(history).chars().collect();
     let latest: String = over_time[over_time.len().saturating_sub(room)..].iter().collect();
     Line::from(vec![
         Span::raw(if bar.is_empty() { " pool" } else { " pool " }),
         Span::styled(bar, styled(app, Color::Cyan, Modifier::empty())),
-        Span::raw(format!("{text}  ")),
+        Span::raw(format!("{text}  {}", if latest.is_empty() { "" } else { label })),
         Span::styled(latest, styled(app, Color::Cyan, Modifier::empty())),
     ])
 }
@@ -216,27 +217,27 @@ fn draw_table(app: &mut App, area: Rect, buffer: &mut Buffer) {
     StatefulWidget::render(table, area, buffer, &mut state);
 }
 
-/// Returns the columns that fit side by side into the width, each with its width. A column of
-/// numbers is at least as wide as its numbers. A column of numbers that does not fit is omitted.
+/// Returns the columns that fit side by side into the width, each with its width. The columns that yield get what the
+/// others leave. A column that does not fit is omitted.
 fn fitting_columns(columns: &[Column], rows: &[Row], width: usize) -> Vec<(usize, Constraint)> {
-    const TEXT_MIN: usize = 8;
     let mut shown = Vec::new();
     let mut left = width + 1;
-    for (at, column) in columns.iter().enumerate() {
+    let (yielding, firm): (Vec<_>, Vec<_>) = columns.iter().enumerate().partition(|(_, column)| column.yields);
+    for (at, column) in firm.into_iter().chain(yielding) {
         let longest = || rows.iter().map(|row| Span::raw(&row.cells[at].text).width()).max().unwrap_or(0);
         let (least, constraint) = match column.width {
-            Width::Fixed(fixed) if column.is_right => {
-                let least = usize::from(fixed).max(longest());
+            Width::Fixed(fixed) => {
+                let least = usize::from(fixed).max(if column.is_whole { longest() } else { 0 });
                 (least, Constraint::Length(least as u16))
             }
-            Width::Fixed(fixed) => (usize::from(fixed), Constraint::Length(fixed)),
-            Width::Share(share) => (TEXT_MIN, Constraint::Fill(share)),
+            Width::Share(share, least) => (usize::from(least), Constraint::Fill(share)),
         };
         if let Some(rest) = left.checked_sub(least + 1) {
             left = rest;
             shown.push((at, constraint));
         }
     }
+    shown.sort_by_key(|&(at, _)| at);
     shown
 }
 

@@ -25,9 +25,17 @@ pub fn rows(tab: Tab, facts: &Facts) -> Vec<Row> {
 }
 
 fn one_use(it: &Use) -> Row {
-    let most = it.most.map_or_else(|| Cell::count(None), Cell::bytes);
-    let cells =
-        vec![Cell::text(&it.who), Cell::text(it.kind), Cell::bytes(it.bytes), most, Cell::text(spark(&it.history))];
+    let bytes = |bytes: Option<u64>| bytes.map_or_else(|| Cell::count(None), Cell::bytes);
+    let cells = vec![
+        Cell::text(&it.who),
+        Cell::text(it.kind),
+        Cell::bytes(it.bytes),
+        bytes(it.most),
+        bytes(it.leases.map(|held| held.bytes)),
+        Cell::count(it.leases.map(|held| held.count)),
+        Cell::lease_age(it.leases.and_then(|held| held.age_max), it.leases.is_some_and(|held| held.is_older)),
+        Cell::text(spark(&it.history)),
+    ];
     let subject = it.client.map_or(Subject::Other, Subject::Client);
     Row { id: it.id(), cells, subject, more: Vec::new() }
 }
@@ -87,7 +95,6 @@ fn lease(seen: &Observation, it: &LeaseSeen) -> Row {
         None if it.is_of_segment => format!("a whole segment of {owner}"),
         None => format!("old value of {owner}"),
     };
-    let older = if it.is_older { "> " } else { "" };
     let holder = seen.client(it.holder);
     let more = vec![
         ("command", holder.map_or_else(String::new, |client| printable(client.command.as_deref().unwrap_or("?")))),
@@ -96,7 +103,7 @@ fn lease(seen: &Observation, it: &LeaseSeen) -> Row {
         ("age", "for how long this program has seen it; > : it was there before".to_owned()),
     ];
     let cells = vec![
-        Cell::new(it.age.as_secs_f64(), format!("{older}{}", age_text(it.age))),
+        Cell::lease_age(Some(it.age), it.is_older),
         bytes_seen(it.bytes, value),
         Cell::count(it.count),
         Cell::text(keeps),
@@ -140,12 +147,12 @@ fn client(it: &ClientSeen) -> Row {
         Cell::bytes(it.bytes),
         Cell::count(it.leases),
         Cell::bytes(it.leased_bytes),
+        Cell::lease_age(it.lease_age_max, it.is_lease_older),
         Cell::text(&it.label),
         Cell::text(it.command.as_deref().unwrap_or("?")),
     ];
     let values = format!("{} of {}", it.values, bytes_text(it.value_bytes));
-    let oldest = it.lease_age_max.map_or_else(|| "none".to_owned(), age_text);
-    let more = vec![("values", values), ("oldest lease", oldest)];
+    let more = vec![("values", values)];
     Row { id: format!("{} {}", it.number, it.epoch), cells, subject: Subject::Client(MemberId::of(it)), more }
 }
 

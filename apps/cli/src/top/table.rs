@@ -39,20 +39,28 @@ impl Tab {
 
     /// Returns the tab's columns. Columns with a share divide the remaining width.
     pub fn columns(self) -> &'static [Column] {
-        const USE: &[Column] =
-            &[wide("WHO", 3), left("KIND", 9), right("BYTES", 10), right("AT MOST", 10), wide("OVER TIME", 2)];
-        const NAMES: &[Column] = &[
-            wide("NAME", 1),
-            left("DTYPE", 8),
-            left("SHAPE", 12),
+        const USE: &[Column] = &[
+            wide("WHO", 3, 20),
+            left("KIND", 9),
             right("BYTES", 10),
+            right("AT MOST", 10),
+            right("LEASED", 10),
             right("LEASES", 6),
-            left("OWNER", 14),
+            right("OLDEST", 8),
+            wide("OVER TIME", 2, 8),
+        ];
+        const NAMES: &[Column] = &[
+            wide("NAME", 2, 8),
+            left("DTYPE", 8).yielding(),
+            left("SHAPE", 12).whole(),
+            right("BYTES", 10),
+            right("LEASES", 6).yielding(),
+            wide("OWNER", 1, 8).yielding(),
         ];
         const LEASES: &[Column] =
-            &[right("AGE", 9), right("BYTES", 10), right("COUNT", 5), wide("KEEPS", 1), wide("HOLDER", 1)];
+            &[right("AGE", 9), right("BYTES", 10), right("COUNT", 5), wide("KEEPS", 1, 8), wide("HOLDER", 1, 8)];
         const STREAMS: &[Column] = &[
-            wide("STREAM", 1),
+            wide("STREAM", 1, 8),
             right("SENT", 9),
             right("RATE", 8),
             right("HELD", 9),
@@ -64,14 +72,15 @@ impl Tab {
         ];
         const CLIENTS: &[Column] = &[
             right("PID", 7),
-            right("UID", 5),
-            left("STATE", 6),
-            right("AGE", 8),
+            right("UID", 5).yielding(),
+            left("STATE", 6).yielding(),
+            right("AGE", 8).yielding(),
             right("BYTES", 10),
             right("LEASES", 6),
             right("LEASED", 10),
-            wide("LABEL", 1),
-            wide("COMMAND", 2),
+            right("OLDEST", 8),
+            wide("LABEL", 1, 8),
+            wide("COMMAND", 2, 12),
         ];
         const SEGMENTS: &[Column] = &[
             right("OWNER", 7),
@@ -79,7 +88,7 @@ impl Tab {
             left("PLACE", 8),
             right("BYTES", 10),
             right("IN USE", 6),
-            wide("MAP", 1),
+            wide("MAP", 1, 8),
         ];
         match self {
             Self::Use => USE,
@@ -94,9 +103,11 @@ impl Tab {
     /// Returns the default order of the tab's rows.
     pub fn sort(self) -> Sort {
         let (column, is_descending) = match self {
-            Self::Use | Self::Clients | Self::Segments => (None, false),
+            // The observation has the leases in order: the oldest first, and of equal age the one with the most bytes.
+            Self::Use | Self::Leases | Self::Segments => (None, false),
             Self::Names | Self::Streams => (Some(0), false),
-            Self::Leases => (Some(0), true),
+            // The holder of the most leased bytes comes first.
+            Self::Clients => (Some(6), true),
         };
         Sort { column, is_descending }
     }
@@ -107,26 +118,41 @@ pub struct Column {
     pub head: &'static str,
     pub width: Width,
     pub is_right: bool,
+    /// True if the column is at least as wide as its texts. A part of a number or of a shape is another number or shape.
+    pub is_whole: bool,
+    /// True if the column is omitted before the others where the terminal is too narrow for all.
+    pub yields: bool,
 }
 
 /// The width of a column in characters.
 #[derive(Clone, Copy, Debug)]
 pub enum Width {
     Fixed(u16),
-    /// A share of the remaining width.
-    Share(u16),
+    /// A share of the remaining width, and the least width.
+    Share(u16, u16),
+}
+
+impl Column {
+    const fn whole(self) -> Self {
+        Self { is_whole: true, ..self }
+    }
+
+    const fn yielding(self) -> Self {
+        Self { yields: true, ..self }
+    }
 }
 
 const fn left(head: &'static str, width: u16) -> Column {
-    Column { head, width: Width::Fixed(width), is_right: false }
+    Column { head, width: Width::Fixed(width), is_right: false, is_whole: false, yields: false }
 }
 
+/// Returns a column of numbers.
 const fn right(head: &'static str, width: u16) -> Column {
-    Column { head, width: Width::Fixed(width), is_right: true }
+    Column { is_right: true, ..left(head, width) }.whole()
 }
 
-const fn wide(head: &'static str, share: u16) -> Column {
-    Column { head, width: Width::Share(share), is_right: false }
+const fn wide(head: &'static str, share: u16, least: u16) -> Column {
+    Column { width: Width::Share(share, least), ..left(head, 0) }
 }
 
 #[derive(Clone, Debug)]
@@ -196,12 +222,20 @@ impl Cell {
         Self::new(Some(pid).filter(|&pid| pid != 0), pid_text(pid))
     }
 
-    /// Compares numbers as numbers, and names in their natural order. Unknown values come first.
-    fn compare(&self, other: &Self) -> Ordering {
-        match (self.json.as_f64(), other.json.as_f64()) {
+    /// Returns a cell with the age of a lease. `is_older` marks a lease that is older than its age.
+    pub fn lease_age(age: Option<Duration>, is_older: bool) -> Self {
+        let older = if is_older { "> " } else { "" };
+        age.map_or_else(|| Self::count(None), |age| Self::new(age.as_secs_f64(), format!("{older}{}", age_text(age))))
+    }
+
+    /// Compares numbers as numbers, and names in their natural order. Unknown values come last in both orders.
+    fn compare(&self, other: &Self, is_descending: bool) -> Ordering {
+        let order = match (self.json.as_f64(), other.json.as_f64()) {
             (Some(a), Some(b)) => a.total_cmp(&b),
-            (a, b) => a.is_some().cmp(&b.is_some()).then_with(|| natural(&self.text, &other.text)),
-        }
+            _ if self.json.is_null() || other.json.is_null() => return self.json.is_null().cmp(&other.json.is_null()),
+            _ => natural(&self.text, &other.text),
+        };
+        if is_descending { order.reverse() } else { order }
     }
 }
 
@@ -226,8 +260,7 @@ impl Sort {
     pub fn apply(self, rows: &mut [Row]) {
         let Some(column) = self.column else { return };
         rows.sort_by(|a, b| {
-            let order = a.cells[column].compare(&b.cells[column]);
-            let order = if self.is_descending { order.reverse() } else { order };
+            let order = a.cells[column].compare(&b.cells[column], self.is_descending);
             order.then_with(|| natural(&a.id, &b.id))
         });
     }
@@ -262,6 +295,15 @@ mod tests {
         assert_eq!(order(by(0, true), &rows), "dcba");
         assert_eq!(order(by(1, true), &rows), "acdb");
         assert_eq!(order(Sort::default(), &rows), "badc");
+    }
+
+    #[test]
+    fn unknown_values_come_last_in_both_orders() {
+        let mut unknown = row("u", 0);
+        unknown.cells[1] = Cell::count(None);
+        let rows = [unknown, row("a", 1), row("b", 2)];
+        assert_eq!(order(Sort { column: Some(1), is_descending: true }, &rows), "bau");
+        assert_eq!(order(Sort { column: Some(1), is_descending: false }, &rows), "abu");
     }
 
     #[test]

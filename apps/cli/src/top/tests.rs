@@ -156,7 +156,7 @@ fn line_of(frame: &str, words: &str) -> usize {
 fn the_head_tells_of_the_whole() {
     let frame = frame(&mut app(Tab::Use));
     assert!(frame.starts_with(" lab  tensorlendd 1.2.3 pid 42 (user mode), up 0.0 s\n"), "{frame}");
-    assert!(frame.contains(" pool ██████████·········· 64.0 MiB of 128.0 MiB  ▁▅█\n"), "{frame}");
+    assert!(frame.contains(" pool ██████████·········· 64.0 MiB of 128.0 MiB  lent over time ▁▅█\n"), "{frame}");
     assert!(frame.contains(" 3 names, 2 clients, 2 leases, 1 stream, 1 segment\n"), "{frame}");
     assert!(
         frame.contains(" lent 64.0 MiB: 16.0 MiB live, 32.0 MiB leased (16.0 MiB retired), 16.0 MiB free\n"),
@@ -173,7 +173,7 @@ fn each_view_shows_its_facts() {
         (Tab::Names, &["camera/front", "f32", "2.0 MiB", "100 producer"]),
         (Tab::Leases, &["> 60 min", "old value of 100 produc", "200 reader", "camera/front"]),
         (Tab::Streams, &["frames", "1234", "30.0/s", "3/64", "block"]),
-        (Tab::Clients, &["100", "1000", "alive", "5 min", "python reader"]),
+        (Tab::Clients, &["100", "1000", "alive", "LEASED▾", "python reader"]),
         (Tab::Segments, &["host", "75 %", "░░░░░░░░██████████▓▓▓▓▓▓▓"]),
     ] {
         let frame = frame(&mut app(tab));
@@ -303,6 +303,20 @@ fn any_size_can_be_drawn() {
             }
         }
         frame(&mut App::new(tab, true));
+    }
+}
+
+/// A part of a shape is another shape, so other columns give way.
+#[test]
+fn a_long_shape_is_whole() {
+    let mut app = app(Tab::Names);
+    let mut long = facts();
+    long.sampled.seen.values[0].shape = Some(vec![1024, 100_000, 3, 65_536]);
+    app.take(long);
+    for columns in [48, 60, 80, 120] {
+        let frame = frame_of(&mut app, columns, 24);
+        assert!(frame.contains("[1024, 100000, 3, 65536]") && frame.contains("16.0 MiB"), "{frame}");
+        assert_eq!(frame.contains("OWNER"), columns >= 80, "{frame}");
     }
 }
 

@@ -146,6 +146,18 @@ fn figures() {
     assert_eq!(stat["pid"], std::process::id());
     drop(lease);
     assert_eq!(bench.json_line(&["stat"])["bytes_leased"], 0);
+    let both = client.dataset().add("a", client.create_from(&[0u8; 4096]).unwrap()).unwrap();
+    both.add("b", client.create_from(&[0u8; 8192]).unwrap()).unwrap().publish("both").unwrap();
+    let lease = client.get_dataset("both").unwrap();
+    let stat = bench.json_line(&["stat"]);
+    let leased = stat["bytes_leased"].as_u64().unwrap();
+    assert!(leased > 4096 + 8192, "{stat}");
+    assert_eq!(client.instruments().leased().unwrap(), leased, "a client counts as the command does");
+    assert_eq!(
+        (&stat["lease_holders"][0]["leased_bytes"], &stat["lease_holders"][0]["leases"]),
+        (&leased.into(), &1.into())
+    );
+    drop(lease);
     let text = bench.ok(&["stat"]);
     for line in ["pool.bytes_max ", "bytes_in_use ", "bytes_leased ", "segments ", "names ", "clients "] {
         assert!(text.lines().any(|l| l.starts_with(line)), "{line}: {text}");

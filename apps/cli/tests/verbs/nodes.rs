@@ -150,7 +150,7 @@ fn nodes_are_listed_and_their_names_are_read() {
     bench.ok(&["get", "there/sim/both", "-o", "both.npz"]);
     assert!(bench.read("both.npz").starts_with(b"PK"));
     let listed = bench.ok(&["ls", "--all-nodes", "there/sim/iris"]);
-    assert!(rows(&listed).iter().any(|row| row.first() == Some(&"there/sim/iris") && row.last() == Some(&"copy")));
+    assert!(rows(&listed).iter().any(|row| row.first() == Some(&"there/sim/iris") && row.last() == Some(&"current")));
     for hidden in ["there/secret", "there/sim/nothing", "nowhere/sim/iris"] {
         let error = bench.fails(4, &["get", hidden, "-o", "x.npy"]);
         assert!(error.contains(hidden), "{error}");
@@ -163,7 +163,7 @@ fn nodes_are_listed_and_their_names_are_read() {
     assert!(nodes.contains("cannot be reached"), "{nodes}");
     let listed = bench.run(&["ls", "--all-nodes", "there/*"]);
     assert!(listed.err.contains("did not respond: there"), "{}", listed.err);
-    assert!(listed.out.contains("old copy"), "{}", listed.out);
+    assert!(listed.out.contains("LOCAL COPY") && listed.out.contains("old"), "{}", listed.out);
     bench.ok(&["get", "there/sim/iris", "-o", "again.npy"]);
     assert_eq!(bench.read("again.npy"), bench.read("iris.npy"));
     let error = bench.fails(1, &["get", "there/sim/other", "-o", "x.npy"]);

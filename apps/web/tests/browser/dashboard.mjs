@@ -69,6 +69,11 @@ try {
     await page.locator("#clients-t tbody tr").nth(3).waitFor();
     const clients = await page.locator("#clients-t tbody").innerText();
     for (const label of ["camera driver", "viewer", "<b onmouseover=window.pwned=1>model</b>", "this page's server"]) assert.ok(clients.includes(label), label);
+    const holder = page.locator("#clients-t tbody tr").first();
+    assert.ok((await holder.innerText()).includes("viewer"), "the holder of the leases is the first client");
+    const box = await holder.boundingBox();
+    assert.ok(box.y + box.height < page.viewportSize().height, "and in the first screen");
+    assert.equal(await page.locator("nav a:visible[href='#services']").count(), 0, "there is no link to a hidden section");
     assert.ok(await page.locator("#maps canvas[role=img]").count() >= 2);
     const folded = page.locator("#maps details").filter({ hasText: "model/layer" }).first();
     assert.equal(await folded.getAttribute("open"), null);
@@ -107,7 +112,7 @@ try {
     assert.deepEqual(await column(1), [...up].reverse());
     await head.click();
     assert.equal(await page.locator("#names-t th").first().getAttribute("aria-sort"), null);
-    const states = await page.locator("#clients-t tbody tr td:nth-child(4)").allInnerTexts();
+    const states = await page.locator("#clients-t tbody tr td:last-child").allInnerTexts();
     assert.ok(states.lastIndexOf("alive") < (states.includes("ended") ? states.indexOf("ended") : states.length), "connected clients come first");
     assert.match(await page.locator("#tile-daemon .big").innerText(), /B$/);
   });

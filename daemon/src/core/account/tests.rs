@@ -120,8 +120,18 @@ fn a_charge_that_is_lost_is_noticed() {
     drop(accounts.charge(Some(7), 1, Kind::Segment, 90).unwrap());
 }
 
+/// A refusal says what is in use, what was requested and what the limit is, and is true also for a request above the limit.
 #[test]
-fn bytes_read_well() {
-    assert_eq!(bytes_exact(64 << 20), "64 MiB");
-    assert_eq!(bytes_exact((1 << 20) + 1), "1048577 bytes");
+fn a_refusal_has_the_use_the_request_and_the_limit() {
+    let mut accounts = accounts(100 << 20, u64::MAX, u64::MAX, false);
+    accounts.open(1, "lab", "namespace.lab.bytes_max", 64 << 20);
+    let charge = accounts.charge(Some(7), 1, Kind::Segment, 5 << 18).unwrap();
+    let refusal = accounts.charge(Some(7), 1, Kind::Segment, 12_000_000_000_000).unwrap_err();
+    assert_eq!(
+        refusal.to_string(),
+        "the memory of namespace \"lab\" would pass its limit of 64 MiB (1.3 MiB in use, 10.9 TiB more requested): raise \
+         namespace.lab.bytes_max in the daemon's configuration, delete values, or request less"
+    );
+    accounts.refund(charge);
+    accounts.close(1);
 }

@@ -37,7 +37,7 @@ impl Segments {
         let base = self.range_for_segment(parts.context, parts.members, owner, log2)?;
         let uid = parts.members[owner].uid;
         if bytes > parts.env.devices[number].pool.bytes_max() {
-            return Err(parts.env.devices[number].full());
+            return Err(parts.env.devices[number].full(bytes));
         }
         let charge = parts.env.accounts.charge(Some(uid), parts.context.ledger.id(), Kind::Device, bytes)?;
         let (slots_bytes, slots_charge) = match Self::charge_slots(parts.env, parts.context, uid, log2) {
@@ -51,7 +51,7 @@ impl Segments {
         else {
             parts.env.accounts.refund(charge);
             parts.env.accounts.refund(slots_charge);
-            return Err(parts.env.devices[number].full());
+            return Err(parts.env.devices[number].full(bytes));
         };
         let order = Order::slots(slots_bytes, SlotRange { owner, base, log2 }, conn);
         let slots = parts.env.orders.sheet(&mut parts.env.effects, order, slots_charge);

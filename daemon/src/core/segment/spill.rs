@@ -18,8 +18,8 @@
 //! both are complete until one is removed.
 
 use super::Segments;
+use crate::core::account::Kind;
 use crate::core::account::NamespaceId;
-use crate::core::account::{Kind, limit};
 use crate::core::client::{ClientState, Residence, Segment};
 use crate::core::context::Context;
 use crate::core::effect::Effect;
@@ -33,8 +33,7 @@ use crate::core::parts::Parts;
 use crate::core::settings::{Payer, SpillSettings};
 use crate::core::spills::{SpillWrite, Whose};
 use tensorlend_layout::number::{ClientNo, SlotNo};
-use tensorlend_layout::size::bytes_exact;
-use tensorlend_layout::wire::{LimitKind, Refusal};
+use tensorlend_layout::wire::Refusal;
 
 /// Fill level of the pool, of a uid's limit or of a namespace's limit, in percent, above which owners
 /// should release segments for spill. Applies if the configuration sets no water marks
@@ -187,14 +186,7 @@ impl Segments {
         };
         let Some(released) = parts.env.pool.reserve(bytes) else {
             parts.env.accounts.refund(charge);
-            let (used, more) = (bytes_exact(parts.env.pool.lent_bytes()), bytes_exact(bytes));
-            let what = format!("the pool ({used} in use, {more} more needed)");
-            return Some(Err(limit(
-                LimitKind::PoolBytes,
-                what,
-                "pool.bytes_max",
-                bytes_exact(parts.env.pool.bytes_max()),
-            )));
+            return Some(Err(parts.env.pool_is_full(bytes)));
         };
         for mem in released {
             parts.env.release(mem);

@@ -109,6 +109,21 @@ fn all_monitors_show_the_same_numbers() {
         assert_eq!(entry["lease_age_max_s"].is_null(), leases == 0, "{entry}");
     }
 
+    // The holders of leases, the greatest first.
+    let labels = |list: &Value| -> Vec<String> {
+        let all = list.as_array().unwrap().iter().take(2);
+        all.map(|it| it["label"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(labels(&stat["lease_holders"]), ["second", "first"]);
+    assert_eq!(labels(&clients["rows"]), ["second", "first"]);
+    let uses = top("use");
+    let holders: Vec<_> = uses["rows"].as_array().unwrap().iter().filter(|row| row["kind"] == "client").collect();
+    agree("the greatest holder", &[f64::from(4096 + 8192), number(&holders[0]["leased"])]);
+    agree("the next holder", &[f64::from(4096 + 1024), number(&holders[1]["leased"])]);
+    let namespace = find(&uses["rows"], "kind", "namespace");
+    agree("leased in the namespace", &[number(&stat["bytes_leased"]), number(&namespace["leased"])]);
+    assert_eq!(labels(&all["clients"]), ["second", "first"]);
+
     // Leases, with ages in seconds everywhere.
     let (leases, listed) = (top("leases"), web.json("/api/v1/leases"));
     let count = leases["rows"].as_array().unwrap().iter().map(|row| number(&row["count"])).sum();
