@@ -301,31 +301,39 @@ impl Shell {
                 }
                 timeout = Some(Timespec::default());
             }
-            if self.core.alarm().is_some_and(|at| at <= boottime_ns()) {
-                self.deliver(Event::Alarm);
-            }
-            if self.accept_after_ns.is_some_and(|at| at <= boottime_ns()) {
-                self.accept_again();
-            }
-            if self.socket_due_ns().is_some_and(|at| at <= boottime_ns()) {
-                self.check_socket();
-            }
-            if self.idle_due_ns().is_some_and(|at| at <= boottime_ns()) {
-                if self.ends_idle() {
-                    self.stop();
-                    return Ok(());
-                }
-                self.idle.as_mut().map(Idle::postpone);
-            }
-            if self.fd_store.due_ns().is_some_and(|at| at <= boottime_ns()) {
-                self.retry_fd_store();
-            }
-            if self.ahead.due_ns().is_some_and(|at| at <= boottime_ns()) {
-                self.ahead.refill(self.how);
+            if self.handle_due() {
+                self.stop();
+                return Ok(());
             }
             self.send_unsent();
             self.turn.end();
         }
+    }
+
+    /// Does what is due at this time. Returns true if the daemon ends because nobody uses it.
+    fn handle_due(&mut self) -> bool {
+        if self.core.alarm().is_some_and(|at| at <= boottime_ns()) {
+            self.deliver(Event::Alarm);
+        }
+        if self.accept_after_ns.is_some_and(|at| at <= boottime_ns()) {
+            self.accept_again();
+        }
+        if self.socket_due_ns().is_some_and(|at| at <= boottime_ns()) {
+            self.check_socket();
+        }
+        if self.idle_due_ns().is_some_and(|at| at <= boottime_ns()) {
+            if self.ends_idle() {
+                return true;
+            }
+            self.idle.as_mut().map(Idle::postpone);
+        }
+        if self.fd_store.due_ns().is_some_and(|at| at <= boottime_ns()) {
+            self.retry_fd_store();
+        }
+        if self.ahead.due_ns().is_some_and(|at| at <= boottime_ns()) {
+            self.ahead.refill(self.how);
+        }
+        false
     }
 
     /// Handles an event of epoll. Returns the order that the event carried, or `None`.

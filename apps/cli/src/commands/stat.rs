@@ -132,21 +132,20 @@ fn text(stat: &Stat, namespace: &Namespace) -> String {
     if stat.devices.is_empty() {
         row("device", stat.device.clone());
     }
-    let lease_holders: Vec<ClientSeen> = match namespace {
-        Namespace::Joined(_, Some(seen)) => {
-            seen.lease_holders().into_iter().take(LEASE_HOLDERS_SHOWN).cloned().collect()
-        }
-        _ => Vec::new(),
-    };
     let tables = [
         table.text(),
-        table_text(&lease_holders, LEASE_HOLDERS),
+        table_text(&lease_holders(namespace), LEASE_HOLDERS),
         table_text(&stat.devices, DEVICES),
         table_text(&stat.uids, UIDS),
         table_text(&stat.holders, HOLDERS),
         table_text(&stat.namespaces, NAMESPACES),
     ];
     tables.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
+}
+
+fn lease_holders(namespace: &Namespace) -> Vec<ClientSeen> {
+    let Namespace::Joined(_, Some(seen)) = namespace else { return Vec::new() };
+    seen.lease_holders().into_iter().take(LEASE_HOLDERS_SHOWN).cloned().collect()
 }
 
 /// Returns the rows about faults of the daemon, and about the losses of its last restart.
