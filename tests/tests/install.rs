@@ -172,6 +172,19 @@ fn it_refuses_before_it_builds() {
 }
 
 /// Shows cargo's counts while it builds, and its messages if it fails.
+/// From another folder, by a relative path.
+#[test]
+fn help_and_wrong_options_install_nothing() {
+    let script = workspace("scripts/install");
+    let above = script.ancestors().nth(3).unwrap();
+    for (option, status) in [("--help", 0), ("--bogus", 2)] {
+        let output = run(Command::new("bash").arg(script.strip_prefix(above).unwrap()).arg(option).current_dir(above));
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{said}");
+        assert!(said.contains("usage: scripts/install") && !said.contains("[1/"), "{said}");
+    }
+}
+
 #[test]
 fn progress_and_failures_of_the_build_are_shown() {
     if skip_without("script") {

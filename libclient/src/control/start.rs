@@ -67,7 +67,8 @@ pub fn connect(path: &Path, timeout: Duration) -> Result<OwnedFd, String> {
 
 /// Runs the daemon in the background until it listens. Returns its error otherwise.
 fn start(socket: &Path, budget: Budget) -> Result<(), String> {
-    let command = program::daemon().ok_or("tensorlendd is neither near this library nor in PATH")?;
+    let command = program::daemon()
+        .ok_or("tensorlendd is neither near this library nor in PATH: install it, or add its folder to PATH")?;
     let config = config().map(|file| ["--config".into(), OsString::from(file)]);
     for _ in 0..ATTEMPTS {
         let mut daemon = Command::new(&command[0]);
