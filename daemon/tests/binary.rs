@@ -98,10 +98,6 @@ fn the_configuration_is_printed_and_checked() {
         assert!(checked.2.contains(place) && started.2.contains(place), "{} {}", checked.2, started.2);
     }
     assert_eq!(run(&["--config", "/no/such/file"]).0, Some(2));
-    std::fs::write(&file, "mode = \"user\"").unwrap();
-    let (code, _, error) = run(&["--config", path]);
-    assert_eq!(code, Some(1));
-    assert!(error.contains("--socket"), "{error}");
 }
 
 /// `--reload` accepts exactly the configurations that `--check-config` accepts.

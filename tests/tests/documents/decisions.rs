@@ -21,12 +21,12 @@ const BUILDS: &str = "builds a release for minutes";
 pub const DECISIONS: &[(&str, &str, Decision)] = &[
     (
         "README.md",
-        "cargo demo       # sends real tensors through three processes, then measures what serializing and copying them costs",
+        "cargo demo       # two to four minutes with the build",
         Understood("builds a release, and is scripts/test itself; tests/tests/quick_start.rs runs the demo"),
     ),
     (
         "README.md",
-        "pip install ./bindings/python   # Python package, with daemon and command line tool",
+        "scripts/install --python   # the daemon, the command line tool and the Python package: five minutes on two cores",
         Understood(BUILDS),
     ),
     (

@@ -77,8 +77,9 @@ struct Wrong {
 /// the fault.
 fn probe(path: &Path, timeout: Duration) -> Result<String, Wrong> {
     let wrong = |found: String, fix: &str| Err(Wrong { found, fix: fix.to_owned() });
-    let start = "the first client starts the user's daemon; with the package, systemd starts the system's (systemctl enable \
-                 --now tensorlendd.socket). Or name the daemon's socket with --socket or TENSORLEND_SOCKET";
+    let start = "start the daemon (`tensorlendd --socket PATH &`; with the package: systemctl enable --now tensorlendd.socket, or \
+                 with --user), or name its socket with --socket or TENSORLEND_SOCKET. Without a name, the first client starts the \
+                 user's daemon";
     let there = match path.metadata() {
         Ok(there) => there,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return wrong("is not there".into(), start),
