@@ -33,10 +33,12 @@ pub enum Format {
 /// Starts the log of this process. Without a format, the log goes to the journal if standard error
 /// is connected to the journal. Otherwise it goes to standard error as text.
 ///
-/// No line waits for the reader of the log. Call [`flush`] at the end of the process.
-pub fn start(format: Option<Format>) -> io::Result<()> {
+/// No line waits for the reader of the log. Call [`flush`] at the end of the process. Without `TENSORLEND_LOG`, the log of a
+/// daemon in the background leaves out the clients that come and go, because nothing limits its file while the daemon runs.
+pub fn start(format: Option<Format>, is_background: bool) -> io::Result<()> {
     stderr::start(report_dropped);
-    let filter = EnvFilter::try_from_env("TENSORLEND_LOG").unwrap_or_else(|_| "info".into());
+    let default = if is_background { "info,tensorlend_daemon::core=warn" } else { "info" };
+    let filter = EnvFilter::try_from_env("TENSORLEND_LOG").unwrap_or_else(|_| default.into());
     let floods = FLOODS.get_or_init(Floods::default).clone();
     let log = tracing_subscriber::registry().with(filter).with(floods);
     // If the journal is the default but cannot be reached, the log is text. systemd also reads

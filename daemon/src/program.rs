@@ -101,7 +101,7 @@ pub fn main(arguments: Vec<OsString>) -> u8 {
 }
 
 fn run(arguments: Arguments) -> u8 {
-    if let Err(error) = log::start(arguments.log_format) {
+    if let Err(error) = log::start(arguments.log_format, arguments.detached) {
         stderr::say(&format!("tensorlendd: systemd's journal cannot be written: {error}"));
         return 1;
     }

@@ -70,6 +70,11 @@ impl Listener {
         self.file.as_ref().map(|file| &*file.path)
     }
 
+    /// Returns the path of the socket's file, if this daemon has created it.
+    pub fn own_path(&self) -> Option<&Path> {
+        self.file.as_ref().filter(|file| file.mode.is_some()).map(|file| &*file.path)
+    }
+
     /// Returns true if the path leads to this socket. Without the path, this is not known, and the result is true.
     pub fn has_file(&self) -> bool {
         self.file.as_ref().is_none_or(|file| FileId::of(&file.path) == Ok(file.id))

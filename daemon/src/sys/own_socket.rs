@@ -31,7 +31,8 @@ impl Shell {
 
     /// Removes the socket's file, and returns true if no client has connected until then. Otherwise creates the file again.
     pub(super) fn ends_idle(&mut self) -> bool {
-        let Some(path) = self.listener.path().map(Path::to_owned) else { return !self.listener.has_connections() };
+        // A service manager keeps its socket and starts the next daemon.
+        let Some(path) = self.listener.own_path().map(Path::to_owned) else { return !self.listener.has_connections() };
         // A client that finds no file starts a daemon, but only with this lock.
         let Ok(_lock) = Lock::try_take(&path, Purpose::Start) else { return false };
         self.listener.remove_file();
