@@ -108,7 +108,7 @@ fn the_command_installs_updates_and_lists_what_it_installed() {
     // The command that it prints removes the files of both runs.
     let removal = said.lines().find_map(|line| line.split("To remove it: ").nth(1)).expect("it says how to remove it");
     done(Command::new("sh").args(["-c", removal]));
-    assert_eq!(files(&prefix), ["share/tensorlend/files"]);
+    assert!(files(&prefix).is_empty());
 }
 
 /// Every reason is listed at once, with a remedy, and nothing is written.
