@@ -317,9 +317,9 @@ def test_a_file_system_without_locks(client, tmp_path, monkeypatch, error):
     first = load_file(path, client=client)
     for arrays in (first, found[1]):
         same(arrays, {"x": np.arange(1000)})
-    # The first loader has dropped its own copy.
+    # The first loader has dropped its own copy. A lease on long metadata counts with its slot.
     [info] = client.list("weights/*")
-    assert client.leased() == client.get(info.name).nbytes
+    assert info.nbytes <= client.leased() < 2 * info.nbytes
 
 
 def test_threads_of_one_client(client, tmp_path):
