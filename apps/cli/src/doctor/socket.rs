@@ -26,8 +26,9 @@ pub struct Answered {
 /// Checks each socket, and connects to the first reachable daemon.
 pub fn check(report: &mut Report, at: &Connection) -> Option<Answered> {
     let paths = at.socket().map_or_else(tensorlend::default_sockets, |path| vec![path.to_owned()]);
+    let own = user_folder::socket();
     if at.socket().is_none()
-        && let Err(why) = user_folder::socket()
+        && let Err(why) = &own
     {
         let fix = "remove or correct this folder, or name a socket with TENSORLEND_SOCKET";
         report.fail("socket", format!("clients do not look for a daemon of this user: {why}"), fix);
@@ -46,10 +47,9 @@ pub fn check(report: &mut Report, at: &Connection) -> Option<Answered> {
             Err(wrong) => found.push((path.clone(), wrong)),
         }
     }
-    let own = user_folder::socket().ok();
     let is_missing = |path: &PathBuf| match socket_file::inspect(path) {
         Ok(Found::Nothing) => true,
-        Ok(Found::Stale) => own.as_ref() == Some(path),
+        Ok(Found::Stale) => own.as_ref() == Ok(path),
         _ => false,
     };
     if at.socket().is_none()
