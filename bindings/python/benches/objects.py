@@ -32,7 +32,7 @@ from measure import again, described, family, interleaved, parser, pss, write
 
 WORKERS = 8
 BATCH = 64
-CONTENDERS = ["plain list", "pickles in an array", "frozen"]
+CONTENDERS = ["plain list", "pickles in an array", "shared"]
 #: Maximum number of items of the bare loop over single items.
 BARE_MAX = 20_000
 METHODS = ["fork", "forkserver", "spawn"]
@@ -120,9 +120,9 @@ def made(contender: str, items: int, folder: str) -> Any:
         return arrow(source, f"{folder}/items.arrow")
     if contender == "pickles in an array":
         return Pickled(source)
-    from tensorlend import freeze
+    from tensorlend import share
 
-    return freeze(source)
+    return share(source)
 
 
 def work(data: Any, number: int, batches: Any, begin: Any, end: Any) -> None:
