@@ -1,6 +1,6 @@
 """Trains a classifier with transformers' Trainer on a list of dicts that all workers share.
 
-Two lines differ from a program without tensorlend: `freeze` lends the rows, and `install` lends the batches. Prints the loss
+Two lines differ from a program without tensorlend: `share` lends the rows, and `install` lends the batches. Prints the loss
 before and after the training. Needs torch, transformers, accelerate and msgpack.
 """
 
@@ -48,7 +48,7 @@ def made(count):
 
 def main() -> None:
     torch.manual_seed(0)
-    rows = tensorlend.freeze(made(1600))  # was: list(made(1600))
+    rows = tensorlend.share(made(1600))  # was: list(made(1600))
     tensorlend.accelerate.install()
     with tempfile.TemporaryDirectory() as folder:
         arguments = transformers.TrainingArguments(

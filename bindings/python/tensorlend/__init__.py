@@ -75,7 +75,8 @@ from tensorlend._native import (
     embedded,
 )
 from tensorlend._refs import TensorRef
-from tensorlend.objects import Frozen, FrozenDict, FrozenList, freeze
+from tensorlend._share import share
+from tensorlend.objects import Frozen, FrozenDict, FrozenList
 
 # typeshed declares Mapping as a protocol, which has no `register`.
 _Mapping.register(Dataset)  # pyright: ignore[reportAttributeAccessIssue]
@@ -135,5 +136,5 @@ __all__ = [
     "__version__",
     "connect",
     "embedded",
-    "freeze",
+    "share",
 ]

@@ -8,7 +8,7 @@ import pytest
 from places import address, is_in
 
 import tensorlend
-from tensorlend.objects import freeze
+from tensorlend import share
 
 pytest.importorskip("msgpack", reason="msgpack is not installed")
 
@@ -84,7 +84,7 @@ def test_arrays_and_datasets_of_xarray(client):
         found = client.get_object("x")
         variables = [found.lat.values, *([found.values] if value is plain[0] else [found["a"].values, found["b"].values])]
         assert all(is_in(client.get_value("x"), address(array)) and not array.flags.writeable for array in variables)
-        assert freeze(value, client=client).thaw().identical(value)
+        assert share(value, client=client).identical(value)
 
 
 def test_chunked_arrays_of_xarray_are_refused(client):

@@ -45,16 +45,11 @@ class _LongList:
         self.items = items
 
 
-class NeedsPickleError(ArgumentError):
-    """The object has no encoding except a pickle."""
-
-
 class Encoder:
     """An object before it is written: its rows, and the arrays to which the rows refer."""
 
-    def __init__(self, kind: Kind, *, may_pickle: bool) -> None:
+    def __init__(self, kind: Kind) -> None:
         self.kind = kind
-        self._may_pickle = may_pickle
         #: Whether the object contains a pickle.
         self.has_pickle = False
         self._pieces: list[bytearray] = [bytearray()]
@@ -66,24 +61,33 @@ class Encoder:
         self._packers: list[Any] = []
 
     @classmethod
-    def of_value(cls, value: Any, *, may_pickle: bool) -> Encoder:
+    def of(cls, obj: Any) -> Encoder | None:
+        """Returns the encoder of a list, a tuple, or a dict whose keys can be looked up; None for other objects."""
+        if type(obj) in (list, tuple):
+            return cls.of_items(obj, Kind.TUPLE if type(obj) is tuple else Kind.LIST)
+        if type(obj) is dict and all(map(is_key, obj)):
+            return cls.of_mapping(obj)
+        return None
+
+    @classmethod
+    def of_value(cls, value: Any) -> Encoder:
         """Returns the encoder of one value."""
-        encoder = cls(Kind.VALUE, may_pickle=may_pickle)
+        encoder = cls(Kind.VALUE)
         encoder._row(value)
         return encoder
 
     @classmethod
-    def of_items(cls, items: Iterable[Any], kind: Kind, *, may_pickle: bool) -> Encoder:
+    def of_items(cls, items: Iterable[Any], kind: Kind) -> Encoder:
         """Returns the encoder of a list or a tuple."""
-        encoder = cls(kind, may_pickle=may_pickle)
+        encoder = cls(kind)
         for item in items:
             encoder._row(item)
         return encoder
 
     @classmethod
-    def of_mapping(cls, mapping: Mapping[Any, Any], *, may_pickle: bool) -> Encoder:
+    def of_mapping(cls, mapping: Mapping[Any, Any]) -> Encoder:
         """Returns the encoder of a dict."""
-        encoder = cls(Kind.DICT, may_pickle=may_pickle)
+        encoder = cls(Kind.DICT)
         pairs = list(mapping.items())
         for key, _ in pairs:
             encoder._hashes.append(key_hash(key))
@@ -178,7 +182,7 @@ class Encoder:
         if name is None:
             return self._pickled(value)
         fortran = value.flags.f_contiguous and not value.flags.c_contiguous
-        offset = self._add(value.nbytes, _copier(value.T if fortran else value))
+        offset = self._add(value.nbytes, copier(value.T if fortran else value))
         head = layout.ARRAY.pack(offset, fortran, value.ndim, len(name)) + name
         return _ext(Ext.ARRAY, head + array("Q", value.shape).tobytes())
 
@@ -198,7 +202,7 @@ class Encoder:
         if not plain or name not in layout.TORCH_DTYPES:
             return None
         flat = value.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8).numpy()
-        offset = self._add(flat.nbytes, _copier(flat))
+        offset = self._add(flat.nbytes, copier(flat))
         word = name.encode()
         return _ext(
             Ext.TENSOR, layout.ARRAY.pack(offset, 0, value.dim(), len(word)) + word + array("Q", value.shape).tobytes()
@@ -226,13 +230,6 @@ class Encoder:
         return None if description is None else _ext(Ext.XARRAY, self._pack(description, depth + 1))
 
     def _pickled(self, value: Any, why: str | None = None) -> Any:
-        if not self._may_pickle:
-            kind = type(value)
-            reason = f" ({why})" if why else ""
-            raise NeedsPickleError(
-                f"pickle alone can write a {kind.__module__}.{kind.__qualname__}{reason}: pass trust_pickle=True, which lets every "
-                "process that uses the frozen object run what its pickles name, or freeze plain values and arrays"
-            )
         buffers: list[memoryview] = []
 
         def taken(buffer: pickle.PickleBuffer) -> bool:
@@ -246,7 +243,7 @@ class Encoder:
         self.has_pickle = True
         head = layout.PICKLE.pack(len(buffers))
         for buffer in buffers:
-            head += layout.BUFFER.pack(self._add(buffer.nbytes, _copier(np.frombuffer(buffer, np.uint8))), buffer.nbytes)
+            head += layout.BUFFER.pack(self._add(buffer.nbytes, copier(np.frombuffer(buffer, np.uint8))), buffer.nbytes)
         return _ext(Ext.PICKLE, head + text)
 
     # Writing
@@ -299,7 +296,7 @@ def _ext(code: Ext, data: bytes) -> Any:
     return msgpack.ExtType(int(code), data)
 
 
-def _copier(source: np.ndarray[Any, Any]) -> Callable[[memoryview], None]:
+def copier(source: np.ndarray[Any, Any]) -> Callable[[memoryview], None]:
     def copy(memory: memoryview) -> None:
         np.ndarray(source.shape, source.dtype, memory)[...] = source
 
@@ -387,5 +384,5 @@ def _canonical(key: Any) -> Any:
         return [_canonical(part) for part in key]
     raise ArgumentError(
         f"a frozen dict finds its items by text, bytes, numbers and tuples of them, and this key is a {kind.__name__}: "
-        "freeze a list, or use put_object"
+        "use a list"
     )

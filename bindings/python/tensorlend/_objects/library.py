@@ -22,5 +22,5 @@ def xarray() -> Any:
 
 
 msgpack = _imported(
-    "msgpack", "tensorlend.freeze, put_object and get_object need the package msgpack: pip install 'tensorlend[objects]'"
+    "msgpack", "share of a list or a dict, put_object and get_object need the package msgpack: pip install 'tensorlend[objects]'"
 )

@@ -1,0 +1,321 @@
+"""Splits an object into a pickle and large parts, and makes an object from a pickle and shared parts."""
+
+from __future__ import annotations
+
+import copyreg
+import hashlib
+import io
+import pickle
+import sys
+import types
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
+
+import numpy as np
+
+from tensorlend._errors import ArgumentError
+from tensorlend._objects.encode import Encoder, copier
+from tensorlend._objects.layout import Kind
+from tensorlend._objects.source import Key, Published, published
+
+if TYPE_CHECKING:
+    from tensorlend import _native
+
+_T = TypeVar("_T")
+
+#: The member that has the pickle.
+OBJECT = "object"
+#: Minimum length in bytes of an array, a tensor or a buffer that becomes a part.
+LARGE_BYTES = 16 << 10
+#: Minimum number of items of a list, a tuple or a dict that becomes a part.
+LARGE_ITEMS = 1000
+#: Minimum length in bytes of a text or of bytes, one of which among the first items makes a part of their list.
+LONG_BYTES = 4 << 10
+#: Maximum number of parts. What follows stays in the pickle.
+PARTS_MAX = 1000
+
+
+class SharedArray(np.ndarray[Any, Any]):
+    """An array in shared memory. It is pickled as a reference to this memory, also a slice of it. Results of calculations
+    are plain arrays.
+    """
+
+    def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
+        return array[()] if return_scalar else np.asarray(array)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        memory = self._memory()
+        if memory is None or memory.published.key[-1] != "read":
+            return np.asarray(self).__reduce_ex__(protocol)
+        offset = self.__array_interface__["data"][0] - memory.start
+        return _array, (memory.published.key, memory.member, offset, self.dtype, self.shape, self.strides)
+
+    def _memory(self) -> Memory | None:
+        base: Any = self.base
+        while isinstance(base, np.ndarray):
+            base = base.base
+        return base if type(base) is Memory else None
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._check()
+        super().__setitem__(index, value)
+
+    def setflags(self, *arguments: Any, **named: Any) -> None:
+        """Sets the flags of this view. Shared memory that is read-only stays so."""
+        if arguments[:1] == (True,) or named.get("write"):
+            self._check()
+        super().setflags(*arguments, **named)
+
+    def _check(self) -> None:
+        if not self.flags.writeable:
+            raise ValueError(
+                "this array is shared and read-only: write to a copy (mine = array.copy()), or share the object with mode='cow', "
+                "so that each process has a private copy of the pages that it changes"
+            )
+
+
+def _refused(name: str) -> Any:
+    plain: Callable[..., Any] = getattr(np.ndarray, name)
+
+    def in_place(self: SharedArray, other: Any) -> Any:
+        self._check()
+        return plain(self, other)
+
+    return in_place
+
+
+for _name in "iadd isub imul itruediv ifloordiv imod ipow ilshift irshift iand ixor ior imatmul".split():
+    setattr(SharedArray, f"__{_name}__", _refused(f"__{_name}__"))
+
+
+class Memory:
+    """The bytes of a part in this process. Arrays have this object as their base, so that it lives as long as they do."""
+
+    def __init__(self, value: Published, member: str) -> None:
+        self.published = value
+        self.member = member
+        self._bytes: Any = value.lease(member).numpy()
+        self.__array_interface__ = self._bytes.__array_interface__
+        self.start: int = self.__array_interface__["data"][0]
+        self.nbytes: int = self._bytes.nbytes
+
+
+def _array(key: Key, member: str, offset: int, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+    """Returns the array that another process has pickled."""
+    memory: Any = np.asarray(Memory(published(key), member))
+    return np.ndarray(shape, dtype, memory, offset, strides).view(SharedArray)
+
+
+class Split:
+    """An object, split into a pickle and parts. A list, a tuple, a dict or an iterator is one part.
+
+    Parameters
+    ----------
+    obj : object
+        The object.
+    keep : bool
+        Whether objects that cannot be pickled, such as lambdas, stay in this process. The result of `join` then has them.
+    """
+
+    def __init__(self, obj: Any, *, keep: bool) -> None:
+        #: Length and writer of each part. The name of a part is its position.
+        self._parts: list[tuple[int, Callable[[memoryview], None]]] = []
+        self.kept: list[Any] = []
+        file = io.BytesIO()
+        pickler = _Splitter(file, self, obj, keep)
+        try:
+            pickler.dump(obj)
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            raise ArgumentError(f"other processes cannot unpickle this object: {error}") from error
+        self._text = file.getvalue()
+
+    def add(self, nbytes: int, write: Callable[[memoryview], None]) -> str:
+        """Adds a part, and returns its name."""
+        self._parts.append((nbytes, write))
+        return str(len(self._parts) - 1)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more part is allowed."""
+        return len(self._parts) < PARTS_MAX
+
+    def write(self, client: _native.Client) -> dict[str, _native.Draft]:
+        """Writes the pickle and the parts, and returns their drafts by name."""
+        text = np.frombuffer(self._text, np.uint8)
+        members = {OBJECT: (text.nbytes, copier(text))}
+        members |= {str(number): part for number, part in enumerate(self._parts)}
+        drafts: dict[str, _native.Draft] = {}
+        try:
+            for name, (nbytes, write) in members.items():
+                draft: Any = client.create(nbytes, "uint8")
+                drafts[name] = draft
+                with memoryview(draft) as memory:
+                    write(memory)
+        except BaseException:
+            for draft in drafts.values():
+                draft.drop()
+            raise
+        self._parts.clear()
+        return drafts
+
+    def join(self, value: Published) -> Any:
+        """Returns the object with its published parts."""
+        return Joiner(self._text, value, self.kept).load()
+
+
+def digest(drafts: dict[str, _native.Draft]) -> str:
+    """Returns a digest of the contents of drafts."""
+    found = hashlib.blake2b(digest_size=16)
+    for name, draft in drafts.items():
+        with memoryview(draft) as memory:
+            found.update(f"{name} {memory.nbytes} ".encode())
+            found.update(memory)
+    return found.hexdigest()
+
+
+class _Splitter(pickle.Pickler):
+    """Pickles an object without its large parts."""
+
+    def __init__(self, file: io.BytesIO, split: Split, top: Any, keep: bool) -> None:
+        super().__init__(file, 5)
+        self._split = split
+        self._top = top
+        self._keep = keep
+        self._found: dict[int, Any] = {}
+        self._objects: list[Any] = []
+
+    def persistent_id(self, obj: Any) -> Any:
+        """Returns the description of a part, or of an object that stays in this process; None for others."""
+        found = self._found.get(id(obj))
+        if found is None:
+            found = self._described(obj)
+            if found is not None:
+                # Keep the object: a later object could have its identity.
+                self._found[id(obj)] = found
+                self._objects.append(obj)
+        return found
+
+    def _described(self, obj: Any) -> Any:
+        kind = type(obj)
+        if kind is _Kept:
+            return self._kept(obj.obj)
+        if kind in (list, tuple, dict) or isinstance(obj, Iterator):
+            return self._collection(obj)
+        if kind in (np.ndarray, np.memmap, SharedArray):
+            return self._array(obj)
+        if self._keep and (kind is types.FunctionType or isinstance(obj, type)) and "<" in obj.__qualname__:
+            return self._kept(obj)
+        module = kind.__module__.partition(".")[0]
+        if module in ("torch", "tensorlend"):
+            return self._tensor(obj)
+        if module == "polars" and obj is self._top:
+            # polars has no buffers that can be replaced.
+            encoder = Encoder.of_value(obj)
+            return "object", self._split.add(encoder.measure(), encoder.write)
+        return self._buffer(obj) if module == "pyarrow" else None
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Returns the reduction of an object. An object without one stays in this process."""
+        if not self._keep or isinstance(obj, (type, types.FunctionType, types.BuiltinFunctionType)):
+            return NotImplemented
+        reduce = copyreg.dispatch_table.get(type(obj))
+        try:
+            return reduce(obj) if reduce else obj.__reduce_ex__(5)
+        except Exception:
+            return _itself, (_Kept(obj),)
+
+    def _kept(self, obj: Any) -> Any:
+        self._split.kept.append(obj)
+        return "kept", len(self._split.kept) - 1
+
+    def _collection(self, obj: Any) -> Any:
+        if obj is not self._top and not (self._split.has_room and _is_large(obj)):
+            return None
+        encoder = Encoder.of_items(obj, Kind.LIST) if isinstance(obj, Iterator) else Encoder.of(obj)
+        return None if encoder is None else ("object", self._split.add(encoder.measure(), encoder.write))
+
+    def _is_part(self, obj: Any, nbytes: int) -> bool:
+        return nbytes >= (1 if obj is self._top else LARGE_BYTES) and self._split.has_room
+
+    def _array(self, obj: np.ndarray[Any, Any]) -> Any:
+        if obj.dtype.hasobject or not self._is_part(obj, obj.nbytes):
+            return None
+        fortran = obj.flags.f_contiguous and not obj.flags.c_contiguous
+        member = self._split.add(obj.nbytes, copier(np.asarray(obj.T if fortran else obj)))
+        return "array", member, obj.dtype, obj.shape, fortran
+
+    def _tensor(self, obj: Any) -> Any:
+        torch = sys.modules.get("torch")
+        if torch is None:
+            return None
+        from tensorlend._objects import tensors
+
+        found = tensors.described(obj)
+        if found is None or not self._is_part(obj, found[0].nbytes):
+            return None
+        flat, dtype, shape = found
+        return "tensor", self._split.add(flat.nbytes, copier(flat)), dtype, shape
+
+    def _buffer(self, obj: Any) -> Any:
+        from tensorlend._objects import buffers
+
+        flat = buffers.described(obj)
+        if flat is None or not self._is_part(obj, flat.nbytes):
+            return None
+        return "buffer", self._split.add(flat.nbytes, copier(flat))
+
+
+def _is_large(items: Any) -> bool:
+    if isinstance(items, Iterator):
+        return False
+    if len(items) >= LARGE_ITEMS:
+        return True
+    values = items.values() if type(items) is dict else items
+    return any(type(item) in (bytes, str) and len(item) >= LONG_BYTES for item in islice(values, 8))
+
+
+class _Kept:
+    """Marks an object that stays in this process, for the pickler."""
+
+    def __init__(self, obj: Any) -> None:
+        self.obj = obj
+
+
+def _itself(obj: _T) -> _T:
+    return obj
+
+
+class Joiner(pickle.Unpickler):
+    """Makes an object from its pickle and its published parts."""
+
+    def __init__(self, text: Any, value: Published, kept: list[Any]) -> None:
+        super().__init__(io.BytesIO(text))
+        self._value = value
+        self._kept = kept
+        self._made: dict[str, Any] = {}
+
+    def persistent_load(self, pid: Any) -> Any:
+        """Returns a part, or an object that stayed in this process."""
+        if pid[0] == "kept":
+            return self._kept[pid[1]]
+        if pid[1] not in self._made:
+            self._made[pid[1]] = self._part(*pid)
+        return self._made[pid[1]]
+
+    def _part(self, kind: str, member: str, *details: Any) -> Any:
+        if kind == "object":
+            from tensorlend.objects import frozen
+
+            return frozen(self._value, member, True, True)
+        if kind == "buffer":
+            from tensorlend._objects import buffers
+
+            return buffers.buffer(Memory(self._value, member))
+        if kind == "tensor":
+            from tensorlend._objects import tensors
+
+            return tensors.tensor(self._value.key, member, *details)
+        dtype, shape, fortran = details
+        array = np.asarray(Memory(self._value, member)).view(dtype)
+        return (array.reshape(shape[::-1]).T if fortran else array.reshape(shape)).view(SharedArray)

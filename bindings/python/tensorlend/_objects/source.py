@@ -1,0 +1,101 @@
+"""Published values by name and version, for objects that are pickled as references."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from tensorlend import _native
+from tensorlend._errors import ArgumentError, NotFoundError
+from tensorlend._refs import client_for, get_version
+
+if TYPE_CHECKING:
+    from tensorlend._objects.decode import Decoder
+    from tensorlend._types import Mode
+
+#: Socket paths, namespace, name, version and mode.
+Key = tuple[tuple[str, ...], "str | None", str, tuple[int, int], "Mode"]
+
+
+class Published:
+    """One version of a name. Each process leases the value once, when it first reads it."""
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+        self.leased: Any = None
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        return self.key[2]
+
+    def value(self) -> Any:
+        """Returns this process's lease or dataset of the value."""
+        if self.leased is None:
+            address, namespace, name, words, mode = self.key
+            self.leased = get_version(client_for(address, namespace), name, words, mode)
+            if self.leased is None:
+                raise NotFoundError(f"{name!r} was overwritten after the object was sent: keep the name until its readers have it")
+        return self.leased
+
+    def lease(self, member: str | None) -> Any:
+        """Returns the lease of a member of a dataset, or of the value if `member` is None."""
+        value = self.value()
+        if member is None:
+            if isinstance(value, _native.Dataset):
+                raise ArgumentError(f"{self.name!r} holds a dataset, not an object: use get_dataset")
+            return value
+        return value[member]
+
+
+#: The values that objects of this process use. All parts of a dataset have one lease.
+_published: weakref.WeakValueDictionary[Key, Published] = weakref.WeakValueDictionary()
+
+
+def published(key: Key) -> Published:
+    """Returns this process's object of a published value."""
+    found = _published.get(key)
+    if found is None:
+        found = _published[key] = Published(key)
+    return found
+
+
+class Source:
+    """An encoded object in a published value: the value itself, or a member of a dataset."""
+
+    def __init__(self, of: Published, member: str | None, trust_pickle: bool, own: bool) -> None:
+        self.published = of
+        self.arguments = (of.key, member, trust_pickle, own)
+        self.decoder: Decoder | None = None
+        _sources.add(self)
+
+    def open(self) -> Decoder:
+        """Returns this process's decoder of the object."""
+        if self.decoder is None:
+            from tensorlend._objects.decode import Decoder
+
+            _, member, trust_pickle, own = self.arguments
+            self.decoder = Decoder(self.published.lease(member), trust_pickle=trust_pickle, own=own)
+        return self.decoder
+
+
+def source(key: Key, member: str | None, trust_pickle: bool, own: bool) -> Source:
+    """Returns the source with these arguments, which another process has sent."""
+    return Source(published(key), member, trust_pickle, own)
+
+
+_sources: weakref.WeakSet[Source] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    # A child reads under its parent's lease. If the parent has none, the child takes its own lease.
+    for each in list(_sources):
+        if each.decoder is not None and not each.decoder.is_leased():
+            each.decoder = None
+    for value in list(_published.values()):
+        if value.leased is not None and not value.leased.valid:
+            value.leased = None
+
+
+os.register_at_fork(after_in_child=_in_child)

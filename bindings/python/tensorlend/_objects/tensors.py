@@ -1,0 +1,57 @@
+"""Tensors of torch as parts of a shared object."""
+
+from __future__ import annotations
+
+from typing import Any, SupportsIndex
+
+import numpy as np
+import torch
+
+from tensorlend._objects import layout
+from tensorlend._objects.parts import Memory
+from tensorlend._objects.source import Key, published
+
+
+class SharedTensor(torch.Tensor):
+    """A tensor in shared memory. It is pickled as a reference to this memory. Slices and results of calculations are plain
+    tensors.
+    """
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    _memory: Memory
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        key = self._memory.published.key
+        if key[-1] != "read" or self.data_ptr() != self._memory.start:
+            return self.as_subclass(torch.Tensor).__reduce_ex__(protocol)  # type: ignore[arg-type]
+        return tensor, (key, self._memory.member, str(self.dtype).removeprefix("torch."), tuple(self.shape))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        if self._memory.published.key[-1] == "read":
+            raise ValueError(
+                "this tensor is shared and read-only: write to a copy (mine = tensor.clone()), or share the object with mode='cow', "
+                "so that each process has a private copy of the pages that it changes"
+            )
+        super().__setitem__(index, value)
+
+
+def described(value: Any) -> tuple[np.ndarray[Any, Any], str, tuple[int, ...]] | None:
+    """Returns the bytes, the dtype and the shape of a plain tensor; None for other values."""
+    if type(value) not in (torch.Tensor, SharedTensor) or value.layout is not torch.strided or value.device.type != "cpu":
+        return None
+    name = str(value.dtype).removeprefix("torch.")
+    if value.requires_grad or name not in layout.TORCH_DTYPES:
+        return None
+    plain = value.as_subclass(torch.Tensor)  # type: ignore[arg-type]
+    flat = plain.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return flat, name, tuple(value.shape)
+
+
+def tensor(key: Key, member: str, dtype: str, shape: tuple[int, ...]) -> SharedTensor:
+    """Returns a tensor that views a part."""
+    value = published(key)
+    flat = value.lease(member).torch().view(getattr(torch, dtype)).reshape(shape)
+    made = torch.Tensor._make_subclass(SharedTensor, flat)
+    made._memory = Memory(value, member)
+    return made

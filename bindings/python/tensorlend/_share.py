@@ -1,0 +1,239 @@
+"""`share`: one copy of an object on the machine. See docs/how-to/share.md.
+
+A shared object is published as one dataset. `share` pickles the object, without its large parts: arrays, tensors, Arrow
+tables, and long lists and dicts. Each part is a member of the dataset, and the pickle is the member OBJECT. The result of
+`share` is made from the pickle and from views of the members. So it has the type of the object, and each of its parts is
+pickled as a reference to the dataset and the member.
+
+The steps of `share(name, build)`, with builder B, another process P, and daemon D:
+
+1. P leases the dataset `name`. If it has the key that P asks for, P is done.
+2. P opens the stream `name/build`, which one client alone can produce. That client is B. The others wait for a newer value
+   of `name`, at most AGAIN seconds, and begin again at 1.
+3. B repeats step 1, because an earlier builder may have published between steps 1 and 2.
+4. B builds the object, and publishes the dataset in one atomic step.
+5. B deletes the stream.
+
+If B is killed before the end of step 4, D frees what B has written and ends its stream, so that one of the others becomes
+the builder within AGAIN seconds. If B is killed between 4 and 5, the dataset is published.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from tensorlend import _native
+from tensorlend._errors import ArgumentError, ConflictError, DTypeError, NotFoundError, TimeoutError, UntrustedPickleError
+from tensorlend._objects.source import Published, published
+from tensorlend._refs import where
+from tensorlend.objects import FrozenDict, FrozenList
+
+if TYPE_CHECKING:
+    from tensorlend._types import Mode
+
+_T = TypeVar("_T")
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+#: The key of the object's version in the metadata of its dataset.
+MARK = "shared"
+#: Seconds between two attempts to become the builder, because the present builder may have been killed.
+AGAIN = 0.1
+
+
+@overload
+def share(obj: Mapping[_K, _V], /, *, mode: Mode = "read", client: _native.Client | None = None) -> FrozenDict[_K, _V]: ...
+@overload
+def share(
+    obj: list[_T] | tuple[_T, ...] | Iterator[_T], /, *, mode: Mode = "read", client: _native.Client | None = None
+) -> FrozenList[_T]: ...
+@overload
+def share(
+    name: str,
+    build: Callable[[], Any] | Any = None,
+    /,
+    *,
+    key: object = None,
+    timeout: float | None = None,
+    mode: Mode = "read",
+    trust_pickle: bool = False,
+    client: _native.Client | None = None,
+) -> Any: ...
+@overload
+def share(obj: _T, /, *, mode: Mode = "read", client: _native.Client | None = None) -> _T: ...
+def share(
+    obj: Any,
+    build: Any = None,
+    /,
+    *,
+    key: object = None,
+    timeout: float | None = None,
+    mode: Mode = "read",
+    trust_pickle: bool = False,
+    client: _native.Client | None = None,
+) -> Any:
+    """Copies an object into shared memory once, and returns it as an object that all processes of the machine share.
+
+    `share(obj)` shares an object with the processes to which the program passes the result: by fork, by pickle, or as the
+    data set of a `DataLoader`. The memory stays while this process has the result, and while any process uses it.
+    `share(name, build)` also finds the object that another process has shared under this name. If there is none, it calls
+    `build()`, while other processes that want the name wait. The name stays until somebody deletes it.
+
+    A list, a tuple or an iterator becomes a FrozenList, and a dict a FrozenDict. Any other object keeps its type, and its
+    large parts are shared: arrays, tensors, Arrow tables, and lists, tuples and dicts of at least 1000 items. The result is
+    read-only.
+
+    Parameters
+    ----------
+    obj : object
+        The object, or with `build` its name.
+    build : callable or object, optional
+        A function without parameters that returns the object; or the object itself, which then replaces one with other contents.
+        Without it, the name must exist.
+    key : object, default None
+        The version that the caller wants, such as a list of files with their times. An object with another key is built again.
+        None accepts any version.
+    timeout : float or None, default None
+        Maximum wait in seconds for another process that builds the object. None waits forever.
+    mode : {"read", "cow"}, default "read"
+        Whether arrays and tensors are read-only, or writable, such that the process gets a private copy of each page that it changes.
+    trust_pickle : bool, default False
+        Whether to unpickle an object of a namespace other than this user's own, in which others may have published it.
+    client : Client or None, default None
+        The client that publishes. None is the default client, of the user's daemon.
+
+    Returns
+    -------
+    object
+        The shared object.
+
+    Raises
+    ------
+    LimitError
+        A limit of the daemon's configuration, of this client or of the machine is reached.
+    NotFoundError
+        There is no object of this name, and no `build`.
+    TimeoutError
+        Another process has not built the object in time.
+    """
+    from tensorlend._default import default_client
+
+    client = client or default_client()
+    if type(obj) is str:
+        trusted = trust_pickle or client.namespace == f"uid:{os.getuid()}"
+        return _Named(client, obj, None if key is None else str(key), mode, trusted).get(build, timeout)
+    if build is not None or key is not None or timeout is not None:
+        raise ArgumentError("share(name, build) takes a str as the name: share(obj) has no name, key or timeout")
+    from tensorlend._objects.parts import Split
+
+    name = f"shared/{os.getpid()}/{secrets.token_hex(8)}"
+    split = Split(obj, keep=True)
+    version = client.put_dataset(name, split.write(client), ephemeral=True)
+    dataset = client.get_dataset(name, mode=mode)
+    if dataset.version != version:
+        raise NotFoundError(f"{name!r} was overwritten while it was shared")
+    value = _leased(client, dataset, mode)
+    weakref.finalize(value, _forget, client, name, os.getpid()).atexit = False
+    return split.join(value)
+
+
+def _leased(client: _native.Client, dataset: _native.Dataset, mode: Mode) -> Published:
+    value = published((*where(client), dataset.name, dataset.version.words, mode))
+    value.leased = dataset
+    return value
+
+
+def _forget(client: _native.Client, name: str, pid: int) -> None:
+    """Deletes the name of an object when the process that shared it drops its last reference."""
+    if pid == os.getpid() and not client.closed:
+        try:
+            client.delete(name)
+        except Exception:
+            # Ignore the error, because the name has ended with the daemon.
+            return
+
+
+class _Named:
+    """A shared object with a name."""
+
+    def __init__(self, client: _native.Client, name: str, key: str | None, mode: Mode, trusted: bool) -> None:
+        self._client = client
+        self._name = name
+        self._key = key
+        self._mode: Mode = mode
+        self._trusted = trusted
+        self._lock = f"{name}/build"
+
+    def get(self, build: Any, timeout: float | None) -> Any:
+        """Returns the object, and builds it if it does not exist."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            found = self._find()
+            if isinstance(found, Published) and (self._key is not None or build is None or callable(build)):
+                return self._open(found)
+            if build is None:
+                wanted = "" if self._key is None else f" and the key {self._key!r}"
+                raise NotFoundError(f"no shared object has the name {self._name!r}{wanted}: pass a function that builds it")
+            try:
+                lock = self._client.stream(self._lock, capacity=1)
+            except ConflictError:
+                self._wait(found, end)
+                continue
+            try:
+                self._build(build)
+            finally:
+                # Delete the stream first: another process may open it as soon as this process no longer produces it.
+                self._client.delete_stream(self._lock)
+                lock.close()
+
+    def _wait(self, found: Published | _native.Version | None, end: float | None) -> None:
+        """Waits until another process has built the object, but at most AGAIN seconds."""
+        left = AGAIN if end is None else min(AGAIN, end - time.monotonic())
+        if left <= 0:
+            raise TimeoutError(f"timed out while another process builds {self._name!r}: it produces the stream {self._lock!r}")
+        seen = found.leased.version if isinstance(found, Published) else found
+        try:
+            self._client.wait_newer(self._name, seen, timeout=left).release()
+        except TimeoutError:
+            return
+
+    def _find(self) -> Published | _native.Version | None:
+        """Leases the published object if it has the key. Otherwise returns the version of the other value, if there is one."""
+        try:
+            dataset = self._client.get_value(self._name, mode=self._mode)
+        except NotFoundError:
+            return None
+        if not isinstance(dataset, _native.Dataset) or MARK not in dataset.metadata:
+            raise DTypeError(f"{self._name!r} holds a value that `share` has not published: choose another name")
+        if self._key not in (None, dataset.metadata[MARK]):
+            return dataset.version
+        return _leased(self._client, dataset, self._mode)
+
+    def _build(self, build: Any) -> None:
+        """Builds and publishes the object, unless another process has published it."""
+        from tensorlend._objects.parts import Split, digest
+
+        if callable(build) and isinstance(self._find(), Published):
+            return
+        drafts = Split(build() if callable(build) else build, keep=False).write(self._client)
+        if not callable(build) and self._key is None:
+            self._key = digest(drafts)
+            if isinstance(self._find(), Published):
+                for draft in drafts.values():
+                    draft.drop()
+                return
+        self._client.put_dataset(self._name, drafts, metadata={MARK: self._key or ""})
+
+    def _open(self, value: Published) -> Any:
+        from tensorlend._objects.parts import OBJECT, Joiner
+
+        if not self._trusted:
+            raise UntrustedPickleError(
+                f"{self._name!r} is a pickle in a namespace in which others may publish: pass trust_pickle=True if you trust them"
+            )
+        return Joiner(value.lease(OBJECT).numpy(), value, []).load()
