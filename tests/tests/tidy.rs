@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use tensorlend_tests::tree::{root, texts};
 
 #[path = "tidy/modules.rs"]
@@ -11,6 +12,9 @@ use modules::{Modules, has_word};
 
 /// Maximum number of lines of a source file.
 const LINES_MAX: usize = 600;
+
+/// Maximum length of a file of the repository, in bytes.
+const FILE_BYTES_MAX: u64 = 256 << 10;
 
 /// Files that are longer, with their lengths when they were listed: they may only become shorter. A file that fits must leave the
 /// list.
@@ -130,6 +134,16 @@ fn files_are_short() {
     }
     wrong.extend(long.keys().filter(|name| !seen.contains(**name)).map(|name| format!("{name} does not exist")));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A large file is a build product or a download that somebody added with its folder.
+#[test]
+fn the_repository_has_no_large_files() {
+    let listed = Command::new("git").args(["ls-files", "-z"]).current_dir(root()).output().unwrap();
+    let names = String::from_utf8(listed.stdout).unwrap();
+    let bytes = |name: &str| std::fs::metadata(root().join(name)).map_or(0, |file| file.len());
+    let large: Vec<&str> = names.split('\0').filter(|name| bytes(name) > FILE_BYTES_MAX).collect();
+    assert!(large.is_empty(), "{large:?}: more than {FILE_BYTES_MAX} bytes");
 }
 
 #[test]
