@@ -20,3 +20,8 @@ for (const table of document.querySelectorAll(".content table")) {
         });
     }
 }
+
+// A click on the name of a group of pages folds or unfolds it, as its arrow does.
+document.addEventListener("click", ({ target }) => {
+    target.closest?.(".chapter-link-wrapper > span")?.parentElement.querySelector(".chapter-fold-toggle")?.click();
+});
