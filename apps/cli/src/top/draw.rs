@@ -148,7 +148,8 @@ fn pool_line(app: &App, width: u16) -> Line<'static> {
     let filled = (u128::from(stat.pool_bytes) * bar as u128 / u128::from(stat.pool_bytes_max.max(1))) as usize;
     let filled = filled.min(bar);
     let history = app.facts.uses.iter().find(|one| one.kind == "namespace").map_or(&[][..], |one| &one.history);
-    let label = if history.is_empty() { "" } else { "lent over time " };
+    let highest = history.iter().max().map(|&highest| format!("lent, 0 to {}: ", bytes_text(highest)));
+    let label = highest.unwrap_or_default();
     let room = usize::from(width).saturating_sub(text.len() + bar + 11 + label.len());
     let bar = format!("{}{}", "█".repeat(filled), "·".repeat(bar - filled));
     let over_time: Vec<char> = spark(history).chars().collect();
@@ -156,7 +157,7 @@ fn pool_line(app: &App, width: u16) -> Line<'static> {
     Line::from(vec![
         Span::raw(if bar.is_empty() { " pool" } else { " pool " }),
         Span::styled(bar, styled(app, Color::Cyan, Modifier::empty())),
-        Span::raw(format!("{text}  {}", if latest.is_empty() { "" } else { label })),
+        Span::raw(format!("{text}  {}", if latest.is_empty() { "" } else { &label })),
         Span::styled(latest, styled(app, Color::Cyan, Modifier::empty())),
     ])
 }

@@ -156,7 +156,7 @@ fn line_of(frame: &str, words: &str) -> usize {
 fn the_head_tells_of_the_whole() {
     let frame = frame(&mut app(Tab::Use));
     assert!(frame.starts_with(" lab  tensorlendd 1.2.3 pid 42 (user mode), up 0.0 s\n"), "{frame}");
-    assert!(frame.contains(" pool ██████████·········· 64.0 MiB of 128.0 MiB  lent over time ▁▅█\n"), "{frame}");
+    assert!(frame.contains(" pool ██████████·········· 64.0 MiB of 128.0 MiB  lent, 0 to 64.0 MiB: ▁▅█\n"), "{frame}");
     assert!(frame.contains(" 3 names, 2 clients, 2 leases, 1 stream, 1 segment\n"), "{frame}");
     assert!(
         frame.contains(" lent 64.0 MiB: 16.0 MiB live, 32.0 MiB leased (16.0 MiB retired), 16.0 MiB free\n"),
