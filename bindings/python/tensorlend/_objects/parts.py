@@ -42,7 +42,7 @@ class SharedArray(np.ndarray[Any, Any]):
     """
 
     def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
-        return array[()] if return_scalar else np.asarray(array)
+        return array[()] if array.shape == () else np.asarray(array)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         memory = self._memory()
