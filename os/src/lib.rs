@@ -14,6 +14,7 @@ pub mod cgroup;
 pub mod clock;
 #[cfg(feature = "crash-points")]
 pub mod crash;
+pub mod file_lease;
 pub mod fork;
 pub mod futex;
 pub mod inbox;
@@ -30,6 +31,7 @@ pub mod program;
 pub mod skip;
 pub mod socket_file;
 pub mod stderr;
+pub mod sysv;
 pub mod thread;
 pub mod token;
 pub mod toll;

@@ -1,6 +1,6 @@
 //! Sealed memfds: creation, allocation, reopening for one purpose, sealing, and queries for remaining holders.
-#![allow(unsafe_code)]
 
+use crate::file_lease;
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -275,8 +275,6 @@ const PROBED_YIELDS: u32 = 16;
 /// Maximum number of attempts to open a file that has a file lease: 100 ms in total. The scheduler
 /// may have suspended the thread that took the lease.
 const PROBED_PAUSES: u32 = PROBED_YIELDS + 1000;
-/// `F_SETSIG` of fcntl(2). The crate libc does not define it on every target.
-const F_SETSIG: libc::c_int = 10;
 
 /// Probes through a new descriptor. If a file lease prevents the reopening, a client has that
 /// lease. In user mode, clients can take file leases, and the caller must not wait for them.
@@ -288,37 +286,18 @@ fn probe_reopened(fd: BorrowedFd<'_>, access: Access, kind: libc::c_int) -> rust
 }
 
 fn probe(fd: OwnedFd, kind: libc::c_int) -> rustix::io::Result<bool> {
-    // If a process opens the file during the lease, the kernel signals this process. The default
-    // signal SIGIO would end this process; SIGURG is ignored unless it has a handler.
-    // SAFETY: fcntl with F_SETSIG takes an int and accesses no memory of this process. Neither
-    // rustix nor nix has this call.
-    if unsafe { libc::fcntl(fd.as_raw_fd(), F_SETSIG, libc::SIGURG) } != 0 {
-        return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL));
+    let is_granted = file_lease::set(&fd, kind)?;
+    if is_granted {
+        file_lease::set(&fd, libc::F_UNLCK)?;
     }
-    if set_lease(&fd, kind) == 0 {
-        set_lease(&fd, libc::F_UNLCK);
-        return Ok(true);
-    }
-    match Errno::from_io_error(&std::io::Error::last_os_error()) {
-        Some(Errno::AGAIN | Errno::BUSY) | None => Ok(false),
-        Some(e) => Err(e),
-    }
+    Ok(is_granted)
 }
 
 /// Takes a write lease that lasts until the descriptor is closed. Tests of other crates use it to
 /// act as a hostile process.
 #[doc(hidden)]
 pub fn hold_with_lease(fd: &OwnedFd) -> bool {
-    // SAFETY: fcntl with F_SETSIG takes an int and accesses no memory of this process. `probe`
-    // explains the choice of the signal.
-    let is_set = unsafe { libc::fcntl(fd.as_raw_fd(), F_SETSIG, libc::SIGURG) } == 0;
-    is_set && set_lease(fd, libc::F_WRLCK) == 0
-}
-
-fn set_lease(fd: &OwnedFd, kind: libc::c_int) -> libc::c_int {
-    // SAFETY: fcntl with F_SETLEASE takes an int and accesses no memory of this process. Neither
-    // rustix nor nix has this call.
-    unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, kind) }
+    file_lease::set(fd, libc::F_WRLCK) == Ok(true)
 }
 
 #[cfg(test)]
@@ -351,7 +330,7 @@ mod tests {
         let fd = create("test", 4096).unwrap();
         let holder = reopen(fd.as_fd(), Access::Read).unwrap();
         assert!(hold_with_lease(&holder));
-        set_lease(&holder, libc::F_RDLCK);
+        assert_eq!(file_lease::set(&holder, libc::F_RDLCK), Ok(true));
         assert_eq!(is_unheld(fd.as_fd()), Ok(false));
         assert!(hold_with_lease(&holder));
         assert_eq!(is_unheld(fd.as_fd()), Ok(false));
