@@ -18,6 +18,7 @@ mod parcel;
 mod progress;
 mod publish;
 mod save;
+mod shm;
 mod snapshot;
 mod summary;
 mod text;

@@ -219,7 +219,6 @@ impl FromStr for Shape {
 }
 
 /// Parses an interval from 0.1 s to one hour.
-#[cfg(any(feature = "top", feature = "web"))]
 pub fn interval(text: &str) -> Result<Duration, String> {
     let interval = seconds(text)?;
     let sensible = Duration::from_millis(100)..=Duration::from_hours(1);

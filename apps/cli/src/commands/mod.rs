@@ -66,6 +66,7 @@ pub enum Command {
     Stat(stat::StatArgs),
     Ping(ping::PingArgs),
     Doctor(crate::doctor::DoctorArgs),
+    Shm(crate::shm::ShmArgs),
     #[cfg(feature = "top")]
     Top(crate::top::TopArgs),
     #[cfg(feature = "web")]
@@ -88,6 +89,7 @@ impl Command {
             return true;
         }
         matches!(self, Self::Recv(_) | Self::Watch(_) | Self::Trace(_))
+            || matches!(self, Self::Shm(shm) if shm.is_watch())
     }
 
     /// Returns true for the command that changes the mode of the terminal.
@@ -128,6 +130,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         Command::Stat(stat) => stat.run(at),
         Command::Ping(ping) => ping.run(at),
         Command::Doctor(doctor) => doctor.run(at),
+        Command::Shm(shm) => shm.run(),
         #[cfg(feature = "top")]
         Command::Top(top) => top.run(at),
         #[cfg(feature = "web")]

@@ -1,0 +1,138 @@
+//! `tensorlend shm -- PROGRAM`: the memory of a program's processes, while it runs.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, kill_process, pidfd_open, set_child_subreaper, wait};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use tensorlend_os::stderr;
+use tensorlend_shm::{Report, Sampler};
+
+use crate::failure::Failure;
+use crate::output;
+use crate::text::{bytes_text, count};
+
+/// The line that shares the data of a program.
+const REMEDY: &str = "`dataset = tensorlend.share(dataset)`";
+/// Equal bytes that are too few to share.
+const LITTLE_BYTES: u64 = 1 << 20;
+
+/// Runs a program, and reports its memory. Ends this process with the program's exit status.
+pub fn run(program: &[OsString], interval: Duration, json: bool, file: Option<&Path>) -> Result<(), Failure> {
+    let other = |error: std::io::Error| Failure::Other(error.into());
+    let not_started =
+        |error: std::io::Error| Failure::Other(format!("cannot start {}: {error}", program[0].display()).into());
+    // Processes whose parents have ended stay descendants of this process.
+    set_child_subreaper(Some(rustix::process::getpid())).map_err(|errno| other(errno.into()))?;
+    let signals = Signals::new().map_err(other)?;
+    let child = Command::new(&program[0]).args(&program[1..]).spawn().map_err(not_started)?;
+    let pid = Pid::from_child(&child);
+    let descriptor = pidfd_open(pid, PidfdFlags::empty()).map_err(|errno| other(errno.into()))?;
+    let has_ended = |timeout: Duration| {
+        let timeout = Timespec::try_from(timeout).expect("a pause is short");
+        poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&timeout)).is_ok_and(|ready| ready > 0)
+    };
+    let mut sampler = Sampler::default();
+    let status = loop {
+        let next = Instant::now() + sampler.pause(interval);
+        while Instant::now() < next && !has_ended(next.saturating_duration_since(Instant::now())) {
+            signals.forward(pid);
+        }
+        if let Some(status) = reap(pid) {
+            break status;
+        }
+        sampler.sample(&|| {
+            signals.forward(pid);
+            !has_ended(Duration::ZERO)
+        });
+    };
+    let report = sampler.report();
+    let text = if json {
+        output::json_text(&report).map_err(|error| Failure::Output(error.into()))? + "\n"
+    } else {
+        text(&program[0].to_string_lossy(), &report)
+    };
+    match file {
+        Some(file) => std::fs::write(file, text)
+            .map_err(|error| Failure::Other(format!("cannot write {}: {error}", file.display()).into()))?,
+        None => stderr::say(text.trim_end()),
+    }
+    stderr::flush();
+    std::process::exit(exit_status(status));
+}
+
+/// Returns the exit status of the program if it has ended. Removes ended processes that have become children of this one.
+fn reap(program: Pid) -> Option<WaitStatus> {
+    let mut ended = None;
+    while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
+        if pid == program {
+            ended = Some(status);
+        }
+    }
+    ended
+}
+
+/// Returns the status as shells report it.
+fn exit_status(status: WaitStatus) -> i32 {
+    status.exit_status().unwrap_or_else(|| 128 + status.terminating_signal().unwrap_or(0))
+}
+
+/// Signals that would end this process before its report.
+struct Signals([(i32, Arc<AtomicBool>); 4]);
+
+impl Signals {
+    /// Registers handlers, which the program does not inherit.
+    fn new() -> std::io::Result<Self> {
+        let signals = [SIGHUP, SIGINT, SIGQUIT, SIGTERM].map(|signal| (signal, Arc::new(AtomicBool::new(false))));
+        for (signal, flag) in &signals {
+            signal_hook::flag::register(*signal, flag.clone())?;
+        }
+        Ok(Self(signals))
+    }
+
+    /// Passes the signals on that have arrived. A terminal sends SIGINT and SIGQUIT to the program itself.
+    fn forward(&self, pid: Pid) {
+        for (signal, flag) in &self.0 {
+            let is_of_terminal = matches!(*signal, SIGINT | SIGQUIT);
+            if flag.swap(false, Ordering::Relaxed)
+                && !is_of_terminal
+                && let Some(signal) = Signal::from_named_raw(*signal)
+            {
+                let _ = kill_process(pid, signal);
+            }
+        }
+    }
+}
+
+fn text(program: &str, report: &Report) -> String {
+    let Report { seconds, samples, processes, private, shared, shared_pss, twice, .. } = report;
+    let number = |number: u64, what: &str| count(number, what);
+    let mut text = format!(
+        "tensorlend shm: {program}: {seconds:.1} s, {}, at most {} at a time\n",
+        number(*samples, "sample"),
+        if *processes == 1 { "1 process".to_owned() } else { format!("{processes} processes") },
+    );
+    let peak = |what: &str, peak: &tensorlend_shm::Peak, note: &str| {
+        format!("  {what:<14} peak {:>10}, mean {:>10}{note}\n", bytes_text(peak.max_bytes), bytes_text(peak.mean_bytes))
+    };
+    text += &peak("private bytes", private, "");
+    text += &peak("shared bytes", shared, &format!(" (each object once; PSS {})", bytes_text(shared_pss.max_bytes)));
+    let Some(twice) = twice else {
+        return text + "  held twice     unknown: the program ended before its pages were read\n";
+    };
+    let sample = match twice.one_of {
+        1 => "all of them compared".to_owned(),
+        one_of => format!("a sample of 1 of {one_of} compared, ±{}", bytes_text(twice.error_bytes)),
+    };
+    let read = bytes_text(twice.read_bytes);
+    text += &format!("  held twice     peak {:>10} of {read} of private pages, {sample}\n", bytes_text(twice.bytes));
+    if twice.bytes < LITTLE_BYTES {
+        return text + "Sharing would save nothing: the processes hold no equal pages.\n";
+    }
+    text + &format!("Sharing would save {}: {REMEDY}\n", bytes_text(twice.bytes))
+}

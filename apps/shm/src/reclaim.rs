@@ -1,0 +1,240 @@
+//! The removal of shared memory that no process holds.
+//!
+//! # Why no program loses a file that it opened
+//!
+//! The names: remover V, opener O, file F. O has opened F successfully when its open(2) returns. The claim is: if O has
+//! opened F by its name, the name still leads to F afterwards.
+//!
+//! 1. *Descriptors and mappings.* V opens F and requests a write lease (`F_SETLEASE`, `F_WRLCK`). The kernel counts the
+//!    open files of an inode, and refuses the lease if there is one beside V's. A mapping keeps its open file, so a mapping
+//!    whose descriptor is closed counts, too; so do the mappings of forked children, descriptors that travel in the queue
+//!    of a socket, processes that V may not read, and other pid namespaces, none of which /proc shows completely. V
+//!    therefore relies on the lease, and not on the scan. The kernel does not count descriptors with `O_PATH`: the scan
+//!    sees those of readable processes.
+//! 2. *Openers during the lease.* O increments the count before it looks for a lease, and the kernel counts again after it
+//!    has inserted V's lease. So either V gets no lease, or O finds it and waits in open(2) (with `O_NONBLOCK`, O gets
+//!    `EWOULDBLOCK`). The kernel marks the lease: `F_GETLEASE` no longer returns `F_WRLCK`. The same holds for truncate(2).
+//!    If V finds the mark, it puts the name back, and only then closes its descriptor, which lets O continue.
+//! 3. *Openers on their way.* O may have resolved the name, but not reached the lease yet. If V removed the name now, O
+//!    would get a file without a name. So V first *renames* F to a name that no program knows. From then on, no further
+//!    process can resolve the old name to F. V keeps the lease for [`Options::settle`] and only then removes F, if the lease
+//!    is unmarked. An O that had resolved the name reaches the lease in this time, marks it, and V renames F back.
+//! 4. *Limits.* Between the resolution and the lease, O executes some hundred instructions without sleeping. V's wait of
+//!    one second is a bound on how long the scheduler may suspend O there, not a proof without time: the kernel shows no
+//!    process the references to a name. While F has the private name, a process that does not create finds nothing, as
+//!    after a removal. If a process creates a new file under the name in this time, and O marks the lease, V cannot rename
+//!    F back: V keeps F under the private name and reports it.
+//! 5. *The end of V.* A signal waits until the removal is undone or complete. If V is killed, the next reclaim renames
+//!    private names of ended processes back before it does anything else.
+//!
+//! A segment of System V has the count of its attachments in the kernel, and [`tensorlend_os::sysv`] describes its race.
+
+use crate::object::{Kind, Object};
+use crate::scan::{SHM, Scan};
+use globset::GlobMatcher;
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, Stat, fstat, openat, renameat_with, statat, unlinkat};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+use tensorlend_os::file_lease::WriteLease;
+use tensorlend_os::sysv;
+
+/// Between a private name and the pid of the process that gave it.
+const PRIVATE: &str = ".tensorlend-reclaim-";
+/// Maximum number of files that are renamed at a time. Each needs a descriptor.
+const BATCH: usize = 256;
+/// The default of [`Options::settle`].
+pub const SETTLE: Duration = Duration::from_secs(1);
+
+/// Conditions on the objects to remove.
+pub struct Options<'a> {
+    /// The folder of the files: /dev/shm.
+    pub folder: PathBuf,
+    /// Minimum time since the last change. A program that shares memory creates it in several steps.
+    pub older: Duration,
+    /// Whether the files of other users are removed, too.
+    pub all_users: bool,
+    /// Time between the renaming and the removal of a file.
+    pub settle: Duration,
+    /// Selects objects by name.
+    pub names: Option<&'a GlobMatcher>,
+    /// Returns true if files should not be removed any more, and renamed files should get their names back.
+    pub is_interrupted: &'a dyn Fn() -> bool,
+}
+
+impl Default for Options<'_> {
+    fn default() -> Self {
+        let (folder, older) = (PathBuf::from(SHM), Duration::from_mins(1));
+        Self { folder, older, all_users: false, settle: SETTLE, names: None, is_interrupted: &|| false }
+    }
+}
+
+/// The result for one object.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    pub name: String,
+    pub kind: Kind,
+    pub bytes: u64,
+    /// The reason why the object stays. `None` if it was removed.
+    pub kept: Option<String>,
+}
+
+/// Removes the objects of a scan that no process holds, and reports each.
+///
+/// # Errors
+/// The error of opening the folder of the files.
+pub fn reclaim(scan: &Scan, options: &Options<'_>, report: &mut dyn FnMut(Outcome)) -> std::io::Result<()> {
+    let own = rustix::process::geteuid().as_raw();
+    let is_candidate = |object: &&Object| {
+        // shm_open(3) creates no files in folders.
+        let is_named = !object.name.contains('/') && options.names.is_none_or(|names| names.is_match(&object.name));
+        let is_own = object.uid == Some(own) || options.all_users;
+        is_named && is_own && object.holders.is_empty() && object.age.is_some_and(|age| age.age >= options.older)
+    };
+    let candidates = || scan.objects.iter().filter(is_candidate);
+    for segment in candidates().filter(|object| object.kind == Kind::Sysv) {
+        let removed = match sysv::remove_unattached(segment.key.inode as i32) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err("a process has attached it".to_owned()),
+            Err(error) => Err(error.to_string()),
+        };
+        report(outcome(segment, removed));
+    }
+    let folder = rustix::fs::open(&options.folder, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let removal = Removal { folder: folder.as_fd(), options };
+    removal.restore_names()?;
+    let files: Vec<&Object> = candidates().filter(|object| object.kind == Kind::Shm).collect();
+    for batch in files.chunks(BATCH) {
+        removal.remove(batch, report);
+    }
+    Ok(())
+}
+
+fn outcome(object: &Object, removed: Result<(), String>) -> Outcome {
+    Outcome { name: object.name.clone(), kind: object.kind, bytes: object.bytes(), kept: removed.err() }
+}
+
+struct Removal<'a> {
+    folder: BorrowedFd<'a>,
+    options: &'a Options<'a>,
+}
+
+/// A file under its private name, with the lease.
+struct Renamed<'a> {
+    object: &'a Object,
+    lease: WriteLease,
+    private: String,
+}
+
+impl Removal<'_> {
+    fn remove(&self, batch: &[&Object], report: &mut dyn FnMut(Outcome)) {
+        let mut renamed = Vec::new();
+        for object in batch {
+            if (self.options.is_interrupted)() {
+                break;
+            }
+            match self.rename(object) {
+                Ok(it) => renamed.push(it),
+                Err(reason) => report(outcome(object, Err(reason))),
+            }
+        }
+        if !renamed.is_empty() {
+            std::thread::sleep(self.options.settle);
+        }
+        for it in renamed {
+            let removed = self.end(&it);
+            report(outcome(it.object, removed));
+            // Processes that wait for the lease continue here.
+            drop(it.lease);
+        }
+    }
+
+    /// Takes a lease on a file, and renames it. Returns the reason if the file stays as it is.
+    fn rename<'o>(&self, object: &'o Object) -> Result<Renamed<'o>, String> {
+        let text = |errno: Errno| errno.to_string();
+        let name = Path::new(&object.name);
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let fd = openat(self.folder, name, flags, Mode::empty()).map_err(|errno| match errno {
+            Errno::NOENT => "another process has removed it".to_owned(),
+            Errno::AGAIN => "another process has a lease on it".to_owned(),
+            other => text(other),
+        })?;
+        let Some(lease) = WriteLease::take(fd).map_err(text)? else {
+            return Err("a process has opened or mapped it".into());
+        };
+        let file = fstat(&lease).map_err(text)?;
+        self.check(object, &file)?;
+        // A process that has opened the file up to now needs no renaming.
+        if !lease.is_whole() {
+            return Err(OPENED.into());
+        }
+        let private = format!("{}{PRIVATE}{}", object.name, std::process::id());
+        renameat_with(self.folder, name, self.folder, &private, RenameFlags::NOREPLACE).map_err(text)?;
+        let renamed = Renamed { object, lease, private };
+        // Another process may have put another file in the place of this one.
+        let is_same = self.is_at(&renamed, &file);
+        if !is_same || !renamed.lease.is_whole() {
+            return Err(self.put_back(&renamed, OPENED));
+        }
+        Ok(renamed)
+    }
+
+    /// Checks that the file is the scanned one, and that it has not changed since.
+    fn check(&self, object: &Object, file: &Stat) -> Result<(), String> {
+        let changed = Duration::from_secs(file.st_mtime.max(file.st_ctime).max(0).cast_unsigned());
+        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        if (file.st_dev, file.st_ino) != (object.key.device, object.key.inode) {
+            return Err("another file has its name now".into());
+        }
+        if !FileType::from_raw_mode(file.st_mode).is_file() || file.st_nlink != 1 {
+            return Err("it has more than one name".into());
+        }
+        if now.saturating_sub(changed) < self.options.older {
+            return Err("it has changed".into());
+        }
+        Ok(())
+    }
+
+    fn is_at(&self, renamed: &Renamed<'_>, file: &Stat) -> bool {
+        statat(self.folder, &renamed.private, AtFlags::SYMLINK_NOFOLLOW)
+            .is_ok_and(|found| (found.st_dev, found.st_ino) == (file.st_dev, file.st_ino))
+    }
+
+    /// Removes a renamed file, or puts its name back if a process waits for it.
+    fn end(&self, renamed: &Renamed<'_>) -> Result<(), String> {
+        if (self.options.is_interrupted)() {
+            return Err(self.put_back(renamed, "the command was stopped"));
+        }
+        let file = fstat(&renamed.lease).map_err(|errno| errno.to_string())?;
+        if !renamed.lease.is_whole() || file.st_nlink != 1 || !self.is_at(renamed, &file) {
+            return Err(self.put_back(renamed, OPENED));
+        }
+        unlinkat(self.folder, &renamed.private, AtFlags::empty()).map_err(|errno| errno.to_string())
+    }
+
+    /// Gives a file its name back. Returns the reason why it stays.
+    fn put_back(&self, renamed: &Renamed<'_>, reason: &str) -> String {
+        let (name, private) = (&renamed.object.name, &renamed.private);
+        match renameat_with(self.folder, private, self.folder, name, RenameFlags::NOREPLACE) {
+            Ok(()) => reason.to_owned(),
+            Err(error) => format!("{reason}; it is {private} now, since it cannot get its name back: {error}"),
+        }
+    }
+
+    /// Gives the files their names back that a killed process has renamed.
+    fn restore_names(&self) -> rustix::io::Result<()> {
+        for entry in Dir::read_from(self.folder)?.flatten() {
+            let name = entry.file_name().to_string_lossy();
+            let Some((former, pid)) = name.rsplit_once(PRIVATE) else { continue };
+            let has_ended = pid.parse::<u32>().is_ok_and(|pid| !Path::new(&format!("/proc/{pid}")).exists());
+            if has_ended {
+                // If the name is taken, the file stays under its private name, and this reclaim may remove it.
+                let _ = renameat_with(self.folder, entry.file_name(), self.folder, former, RenameFlags::NOREPLACE);
+            }
+        }
+        Ok(())
+    }
+}
+
+const OPENED: &str = "a process has just opened it";

@@ -1,0 +1,331 @@
+//! A scan of /proc for shared memory and its holders.
+//!
+//! A scan is no snapshot: processes map, open and close memory while it runs. The state `Orphaned` is the state that the
+//! scan saw; [`crate::reclaim`] has its own proof.
+
+use crate::object::{Age, Holder, Key, Kind, Object, State, Totals, Unseen};
+use crate::proc::{self, Mapping, Mount, Stat};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs::{Metadata, metadata, read_dir};
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::{Duration, SystemTime};
+
+/// The folder of POSIX shared memory.
+pub(crate) const SHM: &str = "/dev/shm";
+/// Maximum depth of folders below a mount whose files the scan lists.
+const DEPTH_MAX: u32 = 8;
+/// The mark of the kernel behind the path of a file without a name.
+const DELETED: &str = " (deleted)";
+
+/// The objects of shared memory that a scan found.
+#[derive(Clone, Debug, Default)]
+pub struct Scan {
+    /// The objects, the largest first.
+    pub objects: Vec<Object>,
+    pub unseen: Unseen,
+}
+
+impl Scan {
+    /// Returns sums over the objects.
+    pub fn totals(&self) -> Totals {
+        let mut totals = Totals::default();
+        let mut orphaned = 0;
+        for object in &self.objects {
+            totals.bytes += object.bytes();
+            *totals.bytes_by_kind.entry(object.kind).or_default() += object.bytes();
+            if object.state == State::Orphaned {
+                orphaned += object.bytes();
+            }
+        }
+        totals.orphaned_bytes = (!self.unseen.any()).then_some(orphaned);
+        totals
+    }
+}
+
+/// Scans the whole machine, as far as this user can see it.
+pub fn machine() -> Scan {
+    let mut census = Census::default();
+    // The files come before the processes: a file that a process has held during the whole scan is seen as held.
+    census.add_files();
+    census.add_segments();
+    for pid in proc::pids().unwrap_or_default() {
+        census.add_process(pid);
+    }
+    census.unseen.is_partial = proc::is_partial();
+    census.finish()
+}
+
+/// Scans the objects that these processes have mapped or opened.
+pub(crate) fn of_processes(pids: &BTreeSet<u32>) -> Scan {
+    let mut census = Census::default();
+    for &pid in pids {
+        census.add_process(pid);
+    }
+    census.finish()
+}
+
+/// The ways in which a process holds an object.
+#[derive(Clone, Copy, Default)]
+struct Hold {
+    is_mapped: bool,
+    is_open: bool,
+}
+
+#[derive(Default)]
+struct Census {
+    objects: BTreeMap<Key, Object>,
+    holds: BTreeMap<Key, BTreeMap<u32, Hold>>,
+    /// The mounts of shared memory of each mount namespace.
+    mounts: HashMap<u64, Rc<Vec<Mount>>>,
+    unseen: Unseen,
+}
+
+impl Census {
+    fn add_files(&mut self) {
+        let own = self.mounts_of(std::process::id());
+        let mut points: Vec<&Mount> = own.iter().filter(|mount| mount.kind != Kind::Tmpfs).collect();
+        points.dedup_by_key(|mount| &mount.point);
+        for mount in points {
+            self.add_folder(Path::new(&mount.point), mount, 0);
+        }
+    }
+
+    fn add_folder(&mut self, folder: &Path, mount: &Mount, depth: u32) {
+        for entry in read_dir(folder).into_iter().flatten().flatten() {
+            // The entry's own metadata: a link is no object.
+            let Ok(inode) = entry.metadata() else { continue };
+            let path = entry.path();
+            if inode.is_dir() && depth < DEPTH_MAX {
+                self.add_folder(&path, mount, depth + 1);
+            } else if inode.is_file() {
+                let key = Key { is_sysv: false, device: inode.dev(), inode: inode.ino() };
+                let name = path.to_string_lossy().into_owned();
+                self.add(key, mount.kind, name, || Some(inode));
+            }
+        }
+    }
+
+    fn add_segments(&mut self) {
+        let device = namespace(std::process::id(), "ipc");
+        for segment in proc::segments() {
+            let key = Key { is_sysv: true, device, inode: u64::from(segment.id.cast_unsigned()) };
+            let state = if segment.attachments > 0 { State::InUse } else { State::Orphaned };
+            let name = format!("sysv-{} (key {:#010x})", segment.id, segment.key);
+            let age = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+            let age = age.saturating_sub(Duration::from_secs(segment.used_s));
+            let mut object = blank(key, Kind::Sysv, name);
+            object.size_bytes = segment.size_bytes;
+            object.resident_bytes = Some(segment.resident_bytes);
+            object.uid = Some(segment.uid);
+            object.age = Some(Age { age, since: "change" });
+            object.state = state;
+            self.objects.insert(key, object);
+        }
+    }
+
+    /// Adds the objects that a process holds.
+    fn add_process(&mut self, pid: u32) {
+        let read = proc::mappings(pid).and_then(|mappings| Ok((mappings, proc::descriptors(pid)?)));
+        let (mappings, descriptors) = match read {
+            Ok(read) => read,
+            Err(error) => {
+                if error.kind() == ErrorKind::PermissionDenied && Stat::of(pid).is_some_and(|stat| stat.has_memory()) {
+                    self.unseen.unreadable += 1;
+                }
+                return;
+            }
+        };
+        let mounts = self.mounts_of(pid);
+        for mapping in &mappings {
+            self.add_mapping(pid, mapping, &mounts);
+        }
+        for (number, target) in descriptors {
+            self.add_descriptor(pid, number, &target, &mounts);
+        }
+    }
+
+    fn add_mapping(&mut self, pid: u32, mapping: &Mapping, mounts: &[Mount]) {
+        let Some((key, kind)) = identify(pid, mapping, mounts) else { return };
+        let inode = || metadata(format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end)).ok();
+        let object = self.add(key, kind, mapping.path.clone(), inode);
+        object.size_bytes = object.size_bytes.max(if object.links == UNREAD { mapping.offset + mapping.bytes() } else { 0 });
+        self.holds.entry(key).or_default().entry(pid).or_default().is_mapped = true;
+    }
+
+    fn add_descriptor(&mut self, pid: u32, number: u32, target: &str, mounts: &[Mount]) {
+        let is_below = |mount: &Mount| target.strip_prefix(mount.point.as_str()).is_some_and(|rest| rest.starts_with('/'));
+        let is_memfd = target.starts_with("/memfd:");
+        if !is_memfd && !mounts.iter().any(is_below) {
+            return;
+        }
+        let Ok(inode) = metadata(format!("/proc/{pid}/fd/{number}")) else { return };
+        let key = Key { is_sysv: false, device: inode.dev(), inode: inode.ino() };
+        let kind = if is_memfd { Some(Kind::Memfd) } else { kind_of(inode.dev(), mounts) };
+        let Some(kind) = kind.filter(|_| inode.is_file()) else { return };
+        // Open files of another tmpfs are ordinary files until a process maps them.
+        if kind != Kind::Tmpfs {
+            self.add(key, kind, target.to_owned(), || Some(inode));
+        }
+        self.holds.entry(key).or_default().entry(pid).or_default().is_open = true;
+    }
+
+    /// Returns the object, after adding it if it is new.
+    fn add(&mut self, key: Key, kind: Kind, path: String, inode: impl FnOnce() -> Option<Metadata>) -> &mut Object {
+        let object = self.objects.entry(key).or_insert_with(|| blank(key, kind, path.clone()));
+        if object.links == UNREAD
+            && kind != Kind::Sysv
+            && let Some(inode) = inode()
+        {
+            object.links = inode.nlink();
+            object.size_bytes = inode.size();
+            object.resident_bytes = Some(inode.blocks() * 512);
+            object.uid = Some(inode.uid());
+            let changed = Duration::from_secs(inode.mtime().max(inode.ctime()).max(0).cast_unsigned());
+            let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+            object.age = Some(Age { age: now.saturating_sub(changed), since: "change" });
+        }
+        if object.kind == Kind::Tmpfs && kind == Kind::Shm {
+            object.kind = kind;
+            object.name = path;
+        }
+        object
+    }
+
+    fn mounts_of(&mut self, pid: u32) -> Rc<Vec<Mount>> {
+        self.mounts.entry(namespace(pid, "mnt")).or_insert_with(|| Rc::new(proc::mounts(pid))).clone()
+    }
+
+    fn finish(mut self) -> Scan {
+        self.measure();
+        let processes: BTreeSet<u32> =
+            self.objects.keys().filter_map(|key| self.holds.get(key)).flat_map(BTreeMap::keys).copied().collect();
+        let described: BTreeMap<u32, Holder> = processes.into_iter().map(|pid| (pid, holder(pid))).collect();
+        let daemons = self.daemons(&described);
+        let mut objects: Vec<Object> = Vec::new();
+        for (key, mut object) in self.objects {
+            let holds = self.holds.remove(&key).unwrap_or_default();
+            object.holders = holds
+                .iter()
+                .map(|(pid, hold)| Holder { is_mapped: hold.is_mapped, is_open: hold.is_open, ..described[pid].clone() })
+                .collect();
+            name(&mut object);
+            if !holds.is_empty() {
+                object.state = State::InUse;
+            } else if object.state == State::Unknown && !self.unseen.any() {
+                object.state = State::Orphaned;
+            }
+            let oldest = object.holders.iter().map(|holder| holder.age).max();
+            object.age = object.age.or(oldest.map(|age| Age { age, since: "holder" }));
+            if object.is_tensorlend() {
+                object.daemon_pid = daemons.iter().find(|pid| holds.get(pid).is_some_and(|hold| hold.is_open)).copied();
+            }
+            objects.push(object);
+        }
+        objects.sort_by(|a, b| b.bytes().cmp(&a.bytes()).then_with(|| a.name.cmp(&b.name)));
+        Scan { objects, unseen: self.unseen }
+    }
+
+    /// Counts the resident pages of the objects whose inodes this user may not read.
+    fn measure(&mut self) {
+        let mut read: HashMap<u32, HashMap<(u64, u64), u64>> = HashMap::new();
+        for object in self.objects.values_mut().filter(|object| object.resident_bytes.is_none()) {
+            for &pid in self.holds.get(&object.key).into_iter().flat_map(BTreeMap::keys) {
+                let resident = read.entry(pid).or_insert_with(|| {
+                    let mut sums = HashMap::new();
+                    for (mapping, bytes) in proc::resident(pid) {
+                        *sums.entry((mapping.device, mapping.inode)).or_default() += bytes;
+                    }
+                    sums
+                });
+                // The kernel shows a segment's id in place of an inode; its device is that of the other objects in memory.
+                let of = resident.iter().filter(|((device, inode), _)| {
+                    *inode == object.key.inode && (object.key.is_sysv || *device == object.key.device)
+                });
+                let bytes = of.map(|(_, bytes)| *bytes).max().unwrap_or(0).min(object.size_bytes);
+                object.resident_bytes = Some(object.resident_bytes.unwrap_or(0).max(bytes));
+            }
+        }
+    }
+
+    /// Returns the processes that may be daemons: the programs `tensorlendd`, then others with open memfds of tensorlend
+    /// (programs that contain a daemon), those with most of them first.
+    fn daemons(&self, described: &BTreeMap<u32, Holder>) -> Vec<u32> {
+        let mut open: BTreeMap<u32, u64> = BTreeMap::new();
+        for object in self.objects.values().filter(|object| object.name.starts_with("/memfd:tensorlend-")) {
+            for (&pid, _) in self.holds.get(&object.key).into_iter().flatten().filter(|(_, hold)| hold.is_open) {
+                *open.entry(pid).or_default() += 1;
+            }
+        }
+        let rank = |pid: &u32| {
+            let command = &described[pid].command;
+            let is_daemon = command.split(' ').next().is_some_and(|program| program.ends_with("tensorlendd"));
+            // A process of its own stores the descriptors for the next daemon.
+            let is_store = command.contains("--fd-store");
+            (std::cmp::Reverse((!is_store, is_daemon, open[pid])), *pid)
+        };
+        let mut all: Vec<u32> = open.keys().copied().collect();
+        all.sort_by_key(rank);
+        all
+    }
+}
+
+/// The number of links of an object whose inode was not read.
+const UNREAD: u64 = u64::MAX;
+
+fn blank(key: Key, kind: Kind, name: String) -> Object {
+    let (size_bytes, resident_bytes, state) = (0, None, State::Unknown);
+    let (uid, age, daemon_pid, holders, links) = (None, None, None, Vec::new(), UNREAD);
+    Object { key, kind, name, size_bytes, resident_bytes, uid, age, state, daemon_pid, holders, links }
+}
+
+/// Returns the object of a mapping, if the mapping is shared memory.
+fn identify(pid: u32, mapping: &Mapping, mounts: &[Mount]) -> Option<(Key, Kind)> {
+    let path = mapping.path.as_str();
+    let kind = match path {
+        "" => return None,
+        "/dev/zero (deleted)" => Kind::Anonymous,
+        "/anon_hugepage (deleted)" => Kind::Hugetlb,
+        _ if path.starts_with("/memfd:") => Kind::Memfd,
+        _ if path.starts_with("/SYSV") => Kind::Sysv,
+        // Programs and libraries of a tmpfs are no shared memory.
+        _ => kind_of(mapping.device, mounts).filter(|kind| *kind == Kind::Shm || mapping.is_shared)?,
+    };
+    let is_sysv = kind == Kind::Sysv;
+    let device = if is_sysv { namespace(pid, "ipc") } else { mapping.device };
+    Some((Key { is_sysv, device, inode: mapping.inode }, kind))
+}
+
+fn kind_of(device: u64, mounts: &[Mount]) -> Option<Kind> {
+    // One file system can be mounted at several places.
+    mounts.iter().filter(|mount| mount.device == device).map(|mount| mount.kind).min()
+}
+
+/// Returns the inode of a namespace of a process.
+fn namespace(pid: u32, kind: &str) -> u64 {
+    metadata(format!("/proc/{pid}/ns/{kind}")).map_or(0, |link| link.ino())
+}
+
+fn holder(pid: u32) -> Holder {
+    let age = Stat::of(pid).map(|stat| stat.age).unwrap_or_default();
+    let (command, uid, cgroup) = (proc::command(pid), proc::uid(pid), proc::cgroup(pid));
+    Holder { pid, command, uid, cgroup, age, ..Holder::default() }
+}
+
+/// Makes the path of an object its name, and finds out whether it is a file without a name.
+fn name(object: &mut Object) {
+    let path = object.name.strip_suffix(DELETED).unwrap_or(&object.name);
+    let is_deleted = path.len() < object.name.len() && matches!(object.links, 0 | UNREAD);
+    let path = if is_deleted { path } else { &object.name };
+    object.name = match object.kind {
+        Kind::Shm => path.strip_prefix(SHM).map_or(path, |path| path.trim_start_matches('/')).to_owned(),
+        Kind::Memfd => object.name.trim_start_matches("/memfd:").trim_end_matches(DELETED).to_owned(),
+        Kind::Anonymous | Kind::Hugetlb if is_deleted => "-".to_owned(),
+        _ => path.to_owned(),
+    };
+    if is_deleted && matches!(object.kind, Kind::Shm | Kind::Tmpfs) {
+        object.kind = Kind::Deleted;
+    }
+}
