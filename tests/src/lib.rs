@@ -22,6 +22,7 @@ pub mod memory;
 pub mod orders;
 pub mod queued;
 pub mod scenarios;
+pub mod sharer;
 pub mod stored;
 pub mod system;
 pub mod traffic;

@@ -18,6 +18,7 @@ fn main() -> std::process::ExitCode {
             "cold" => tensorlend_tests::cold::run(rest),
             "bystander" => tensorlend_tests::witness::run(rest),
             "chaos" => tensorlend_tests::chaos::run(rest),
+            "sharer" => tensorlend_tests::sharer::run(rest),
             "queue" => tensorlend_tests::queued::run(rest),
             "points" => {
                 points();

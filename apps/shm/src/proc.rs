@@ -218,7 +218,7 @@ pub struct Segment {
     pub attachments: u64,
     pub uid: u32,
     /// Seconds since 1970 of the last attachment, detachment or change.
-    pub used_s: u64,
+    pub used_s: i64,
     pub resident_bytes: u64,
 }
 
@@ -233,7 +233,7 @@ pub fn segments() -> Vec<Segment> {
             size_bytes: number(3)?,
             attachments: number(6)?,
             uid: number(7)? as u32,
-            used_s: number(11)?.max(number(12)?).max(number(13)?),
+            used_s: number(11)?.max(number(12)?).max(number(13)?) as i64,
             resident_bytes: number(14)? + number(15)?,
         })
     };

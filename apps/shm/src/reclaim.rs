@@ -29,14 +29,14 @@
 //!
 //! A segment of System V has the count of its attachments in the kernel, and [`tensorlend_os::sysv`] describes its race.
 
-use crate::object::{Kind, Object};
+use crate::object::{Kind, Object, since};
 use crate::scan::{SHM, Scan};
 use globset::GlobMatcher;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, Stat, fstat, openat, renameat_with, statat, unlinkat};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use tensorlend_os::file_lease::WriteLease;
 use tensorlend_os::sysv;
 
@@ -182,15 +182,14 @@ impl Removal<'_> {
 
     /// Checks that the file is the scanned one, and that it has not changed since.
     fn check(&self, object: &Object, file: &Stat) -> Result<(), String> {
-        let changed = Duration::from_secs(file.st_mtime.max(file.st_ctime).max(0).cast_unsigned());
-        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        let age = since((file.st_mtime, file.st_mtime_nsec as i64), (file.st_ctime, file.st_ctime_nsec as i64));
         if (file.st_dev, file.st_ino) != (object.key.device, object.key.inode) {
             return Err("another file has its name now".into());
         }
         if !FileType::from_raw_mode(file.st_mode).is_file() || file.st_nlink != 1 {
             return Err("it has more than one name".into());
         }
-        if now.saturating_sub(changed) < self.options.older {
+        if age < self.options.older {
             return Err("it has changed".into());
         }
         Ok(())

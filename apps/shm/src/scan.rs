@@ -3,7 +3,7 @@
 //! A scan is no snapshot: processes map, open and close memory while it runs. The state `Orphaned` is the state that the
 //! scan saw; [`crate::reclaim`] has its own proof.
 
-use crate::object::{Age, Holder, Key, Kind, Object, State, Totals, Unseen};
+use crate::object::{Age, Holder, Key, Kind, Object, State, Totals, Unseen, since};
 use crate::proc::{self, Mapping, Mount, Stat};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{Metadata, metadata, read_dir};
@@ -11,7 +11,6 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::rc::Rc;
-use std::time::{Duration, SystemTime};
 
 /// The folder of POSIX shared memory.
 pub(crate) const SHM: &str = "/dev/shm";
@@ -114,8 +113,7 @@ impl Census {
             let key = Key { is_sysv: true, device, inode: u64::from(segment.id.cast_unsigned()) };
             let state = if segment.attachments > 0 { State::InUse } else { State::Orphaned };
             let name = format!("sysv-{} (key {:#010x})", segment.id, segment.key);
-            let age = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-            let age = age.saturating_sub(Duration::from_secs(segment.used_s));
+            let age = since((segment.used_s, 0), (0, 0));
             let mut object = blank(key, Kind::Sysv, name);
             object.size_bytes = segment.size_bytes;
             object.resident_bytes = Some(segment.resident_bytes);
@@ -183,9 +181,8 @@ impl Census {
             object.size_bytes = inode.size();
             object.resident_bytes = Some(inode.blocks() * 512);
             object.uid = Some(inode.uid());
-            let changed = Duration::from_secs(inode.mtime().max(inode.ctime()).max(0).cast_unsigned());
-            let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-            object.age = Some(Age { age: now.saturating_sub(changed), since: "change" });
+            let age = since((inode.mtime(), inode.mtime_nsec()), (inode.ctime(), inode.ctime_nsec()));
+            object.age = Some(Age { age, since: "change" });
         }
         if object.kind == Kind::Tmpfs && kind == Kind::Shm {
             object.kind = kind;
