@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -20,11 +20,11 @@ pub const EQUAL_BYTES: usize = 8 << 20;
 pub fn run(words: &[String]) -> Option<()> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words[..] {
-        ["mapped", path] => hold(mapped(&File::open(path).ok()?.into())),
+        ["mapped", path] => hold(mapped(File::open(path).ok()?)),
         ["open", path] => hold(File::open(path)),
         ["deleted", path] => {
             std::fs::write(path, vec![1; 8192]).ok()?;
-            let view = mapped(&File::open(path).ok()?.into());
+            let view = mapped(File::open(path).ok()?);
             std::fs::remove_file(path).ok()?;
             hold(view);
         }
@@ -46,9 +46,9 @@ fn hold<T>(value: T) {
     drop(std::hint::black_box(value));
 }
 
-/// Maps the first page of a file. The mapping needs no descriptor.
-fn mapped(file: &OwnedFd) -> View {
-    map::sheet(file, 4096, Access::Read).expect("the file has a page")
+/// Maps the first page of a file, and closes the file.
+fn mapped(file: File) -> View {
+    map::sheet(&file.into(), 4096, Access::Read).expect("the file has a page")
 }
 
 /// Bytes that are equal in each process, without two equal pages.
@@ -64,12 +64,11 @@ fn memfd_of_parent(path: &str) -> View {
 /// Starts two children with equal memory of their own, or with one memory for both, and exits with status 3.
 fn parent(kind: &str, seconds: f64) {
     let memory = memfd::create("sharer", EQUAL_BYTES as u64).expect("there is memory");
-    let kind = match kind {
-        "equal" => "equal".to_owned(),
-        _ => {
-            File::from(memory.try_clone().expect("a descriptor")).write_all(&equal_bytes()).expect("it has room");
-            format!("/proc/{}/fd/{}", std::process::id(), memory.as_raw_fd())
-        }
+    let kind = if kind == "equal" {
+        kind.to_owned()
+    } else {
+        File::from(memory.try_clone().expect("a descriptor")).write_all(&equal_bytes()).expect("it has room");
+        format!("/proc/{}/fd/{}", std::process::id(), memory.as_raw_fd())
     };
     let child = || {
         let mut command = Command::new("/proc/self/exe");
@@ -95,7 +94,8 @@ pub struct Race(View);
 impl Race {
     /// Opens the page in this folder, which must exist.
     pub fn open(folder: &Path) -> Self {
-        let file = File::options().read(true).write(true).open(folder.join("race")).expect("the test has made the page");
+        let file =
+            File::options().read(true).write(true).open(folder.join("race")).expect("the test has made the page");
         Self(map::sheet(&file.into(), 4096, Access::Write).expect("it is a page"))
     }
 
@@ -155,8 +155,10 @@ fn race(folder: &Path, opener: usize) {
         let leads = || std::fs::metadata(&path).is_ok_and(|found| found.ino() == own);
         let leads_now = leads();
         // Every other time, only the mapping holds the file.
-        let view = race.opened(opener).read().is_multiple_of(2).then(|| mapped(&file.as_fd().try_clone_to_owned().unwrap()));
-        let file = view.is_none().then_some(file);
+        let (view, file) = match race.opened(opener).read() % 2 {
+            0 => (Some(mapped(file)), None),
+            _ => (None, Some(file)),
+        };
         let since = Instant::now();
         while since.elapsed() < Duration::from_micros(20) {}
         if !leads_now || !leads() {

@@ -2,7 +2,6 @@
 //! removes what nobody holds, and measures what a program holds twice.
 
 use globset::Glob;
-use rustix::fs::{AtFlags, CWD};
 use serde_json::Value;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
@@ -138,7 +137,7 @@ fn a_held_file_is_in_use_and_stays() {
     // Without --older, files of the last minute stay.
     let done = run(&mut shm(&["--reclaim", "--name", &format!("{}*", prefix.0)]));
     let done = String::from_utf8(done.stdout).unwrap();
-    assert!(done.contains("reclaimed 0 B in 0 objects") && young.exists(), "{done}");
+    assert!(done.contains("reclaimed 0 B in 0 objects") && done.contains("--older") && young.exists(), "{done}");
     let done = prefix.reclaim();
     assert_eq!(done.len(), 1, "the scan sees the holders of the others: {done:?}");
     assert!(mapped.exists() && open.exists() && !young.exists());
@@ -170,21 +169,24 @@ fn memory_without_a_name_has_its_holder() {
     let deleted = Sharer::holding(&["deleted", prefix.path("gone").to_str().unwrap()]);
     let memfd = Sharer::holding(&["memfd", &prefix.name("memfd")]);
     let objects = prefix.objects();
-    let of = |kind: &str| objects.iter().map(facts).find(|facts| facts.0 == kind).unwrap_or_else(|| panic!("{objects:?}"));
+    let of =
+        |kind: &str| objects.iter().map(facts).find(|facts| facts.0 == kind).unwrap_or_else(|| panic!("{objects:?}"));
     assert_eq!(of("deleted"), ("deleted", "in-use", vec![(u64::from(deleted.0.id()), true, false)]));
     assert_eq!(of("memfd"), ("memfd", "in-use", vec![(u64::from(memfd.0.id()), false, true)]));
     assert_eq!(objects.len(), 2);
     let pid = memfd.0.id().to_string();
     let done = run(&mut shm(&["--json", "--pid", &pid]));
     let listing: Value = serde_json::from_slice(&done.stdout).unwrap();
-    assert!(listing["objects"].as_array().unwrap().iter().any(|object| object["name"] == prefix.name("memfd").as_str()));
+    assert!(
+        listing["objects"].as_array().unwrap().iter().any(|object| object["name"] == prefix.name("memfd").as_str())
+    );
 }
 
 #[test]
 fn the_memory_of_a_daemon_names_the_daemon() {
     let daemon = tensorlend_tests::Daemon::start("");
     let client = daemon.client();
-    drop(client.put("x", &[1u8; 64]).unwrap());
+    client.put("x", &[1u8; 64]).unwrap();
     let scan = tensorlend_shm::machine();
     let is_its = |object: &&tensorlend_shm::Object| object.daemon_pid == Some(daemon.pid());
     let names: Vec<&str> = scan.objects.iter().filter(is_its).map(|object| object.name.as_str()).collect();
@@ -261,9 +263,8 @@ impl Racers {
     fn race_for(&self, number: u64) {
         let before: Vec<u64> = (0..Self::NUMBER).map(|opener| self.race.opened(opener).read()).collect();
         self.race.file().set(number);
-        let has_begun = |opener: usize| {
-            self.race.at(opener).read() == number && self.race.opened(opener).read() > before[opener]
-        };
+        let has_begun =
+            |opener: usize| self.race.at(opener).read() == number && self.race.opened(opener).read() > before[opener];
         let since = std::time::Instant::now();
         while !(0..Self::NUMBER).all(has_begun) {
             assert!(since.elapsed() < tensorlend_tests::PATIENCE, "an opener does not race");
@@ -312,13 +313,18 @@ fn races(test: &str, number: u64, settle: Duration) -> (u64, u64, usize, usize) 
         false
     };
     let mut outcomes: Vec<Outcome> = Vec::new();
-    for batch in scan.objects.chunks(200) {
+    for batch in scan.objects.chunks(250) {
         let first = batch[0].name.rsplit('-').next().unwrap().parse().unwrap();
         next.set(first);
         let scan = tensorlend_shm::Scan { objects: batch.to_vec(), ..scan.clone() };
-        let options = Options { older: Duration::ZERO, settle, is_interrupted: &|| {
-            if next.get() < first + batch.len() as u64 { is_interrupted() } else { false }
-        }, ..Options::default() };
+        let options = Options {
+            older: Duration::ZERO,
+            settle,
+            is_interrupted: &|| {
+                if next.get() < first + batch.len() as u64 { is_interrupted() } else { false }
+            },
+            ..Options::default()
+        };
         reclaim(&scan, &options, &mut |outcome| outcomes.push(outcome)).unwrap();
     }
     let (opened, lost) = racers.end();
@@ -341,25 +347,27 @@ fn no_opened_file_loses_its_name() {
     assert!(opened > number && kept > 0 && removed > 0, "both sides win some races: {opened} {kept} {removed}");
 }
 
-/// The test above can fail: the same openers lose files if the remover only asks first whether a file is held.
+/// The test above can fail: the same openers lose files to a remover that only asks first whether a file is held, and to
+/// one that removes the name under the lease without renaming the file first.
 #[test]
-fn a_remover_that_only_asks_first_takes_opened_files() {
-    let prefix = Prefix::new("naive");
-    let racers = Racers::start(&prefix);
-    let mut lost = 0;
-    for number in 1..=2000 {
-        let path = prefix.create(&format!("{number:04}"), 4096);
-        racers.race_for(number);
-        let file = std::fs::File::open(&path).unwrap();
-        if WriteLease::take(file.into()).unwrap().is_some() {
-            rustix::fs::unlinkat(CWD, &path, AtFlags::empty()).unwrap();
-        }
-        lost = (0..Racers::NUMBER).map(|opener| racers.race.lost(opener).read()).sum();
-        if lost > 0 {
-            break;
-        }
+fn simpler_removers_take_opened_files() {
+    for keeps_lease in [false, true] {
+        let prefix = Prefix::new(if keeps_lease { "lease" } else { "ask" });
+        let racers = Racers::start(&prefix);
+        let lost = || (0..Racers::NUMBER).map(|opener| racers.race.lost(opener).read()).sum::<u64>();
+        let number = (1..=5000).find(|&number| {
+            let path = prefix.create(&format!("{number:04}"), 4096);
+            racers.race_for(number);
+            if let Some(lease) = WriteLease::take(std::fs::File::open(&path).unwrap().into()).unwrap() {
+                let lease = keeps_lease.then_some(lease);
+                rustix::fs::unlink(&path).unwrap();
+                drop(lease);
+            }
+            lost() > 0
+        });
+        println!("keeps the lease: {keeps_lease}, first loss in race {number:?}");
+        assert!(number.is_some(), "no opener lost a file");
     }
-    assert!(lost > 0, "no opener lost a file in 2000 races");
 }
 
 #[test]
@@ -374,8 +382,8 @@ fn a_name_that_a_killed_reclaim_has_changed_comes_back() {
     assert!(prefix.path("a").exists() && !private.exists());
 }
 
-/// Runs the program with two children for longer and longer, until the samples include both. Returns the report.
-fn profile(kind: &str) -> Value {
+/// Runs the program with two children for longer and longer, until the samples are complete. Returns the report.
+fn profile(kind: &str, is_complete: impl Fn(&Value) -> bool) -> Value {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("report");
     let mut seconds = 0.5;
@@ -386,8 +394,7 @@ fn profile(kind: &str) -> Value {
         let done = run(&mut command);
         assert_eq!((done.status.code(), &done.stdout[..], &done.stderr[..]), (Some(3), &b"out\n"[..], &b"err\n"[..]));
         let report: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
-        // The pages are read at the latest after a twentieth of the time.
-        if report["processes"] == 3 && report["passes"].as_u64() > Some(2) {
+        if report["processes"] == 3 && is_complete(&report) {
             return report;
         }
         seconds *= 2.0;
@@ -398,12 +405,15 @@ fn profile(kind: &str) -> Value {
 #[test]
 fn equal_memory_of_two_children_is_held_twice() {
     const SLACK: u64 = 1 << 20;
-    let equal = profile("equal");
-    let bytes = equal["twice"]["bytes"].as_u64().unwrap();
     let wanted = EQUAL_BYTES as u64;
+    // A pass before the children have filled their memory reads fewer bytes.
+    let equal = profile("equal", |report| report["twice"]["read_bytes"].as_u64() > Some(2 * wanted));
+    let bytes = equal["twice"]["bytes"].as_u64().unwrap();
     assert!((wanted - SLACK..wanted + SLACK).contains(&bytes), "{equal}");
     assert!(equal["private"]["max_bytes"].as_u64().unwrap() > 2 * wanted, "{equal}");
-    let shared = profile("shared");
+    let shared = profile("shared", |report| {
+        report["shared"]["max_bytes"].as_u64() >= Some(wanted) && report["passes"].as_u64() > Some(2)
+    });
     assert!(shared["twice"]["bytes"].as_u64().unwrap() < SLACK, "{shared}");
     assert!((wanted..wanted + SLACK).contains(&shared["shared"]["max_bytes"].as_u64().unwrap()), "{shared}");
 }

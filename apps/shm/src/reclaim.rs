@@ -29,10 +29,12 @@
 //!
 //! A segment of System V has the count of its attachments in the kernel, and [`tensorlend_os::sysv`] describes its race.
 
-use crate::object::{Kind, Object, since};
+use crate::object::{Kind, Object, State, since};
 use crate::scan::{SHM, Scan};
 use globset::GlobMatcher;
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, Stat, fstat, openat, renameat_with, statat, unlinkat};
+use rustix::fs::{
+    AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, Stat, fstat, openat, renameat_with, statat, unlinkat,
+};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
@@ -90,9 +92,14 @@ pub fn reclaim(scan: &Scan, options: &Options<'_>, report: &mut dyn FnMut(Outcom
         // shm_open(3) creates no files in folders.
         let is_named = !object.name.contains('/') && options.names.is_none_or(|names| names.is_match(&object.name));
         let is_own = object.uid == Some(own) || options.all_users;
-        is_named && is_own && object.holders.is_empty() && object.age.is_some_and(|age| age.age >= options.older)
+        is_named && is_own && object.holders.is_empty() && object.state != State::InUse
     };
-    let candidates = || scan.objects.iter().filter(is_candidate);
+    let is_old = |object: &Object| object.age.is_some_and(|age| age.age >= options.older);
+    let is_removable = |object: &&Object| matches!(object.kind, Kind::Shm | Kind::Sysv) && is_candidate(object);
+    for young in scan.objects.iter().filter(|object| is_removable(object) && !is_old(object)) {
+        report(outcome(young, Err(CHANGED.into())));
+    }
+    let candidates = || scan.objects.iter().filter(|object| is_removable(object) && is_old(object));
     for segment in candidates().filter(|object| object.kind == Kind::Sysv) {
         let removed = match sysv::remove_unattached(segment.key.inode as i32) {
             Ok(true) => Ok(()),
@@ -190,7 +197,7 @@ impl Removal<'_> {
             return Err("it has more than one name".into());
         }
         if age < self.options.older {
-            return Err("it has changed".into());
+            return Err(CHANGED.into());
         }
         Ok(())
     }
@@ -237,3 +244,4 @@ impl Removal<'_> {
 }
 
 const OPENED: &str = "a process has just opened it";
+const CHANGED: &str = "it has changed a short time ago (see --older)";

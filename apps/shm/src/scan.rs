@@ -149,12 +149,14 @@ impl Census {
         let Some((key, kind)) = identify(pid, mapping, mounts) else { return };
         let inode = || metadata(format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end)).ok();
         let object = self.add(key, kind, mapping.path.clone(), inode);
-        object.size_bytes = object.size_bytes.max(if object.links == UNREAD { mapping.offset + mapping.bytes() } else { 0 });
+        object.size_bytes =
+            object.size_bytes.max(if object.links == UNREAD { mapping.offset + mapping.bytes() } else { 0 });
         self.holds.entry(key).or_default().entry(pid).or_default().is_mapped = true;
     }
 
     fn add_descriptor(&mut self, pid: u32, number: u32, target: &str, mounts: &[Mount]) {
-        let is_below = |mount: &Mount| target.strip_prefix(mount.point.as_str()).is_some_and(|rest| rest.starts_with('/'));
+        let is_below =
+            |mount: &Mount| target.strip_prefix(mount.point.as_str()).is_some_and(|rest| rest.starts_with('/'));
         let is_memfd = target.starts_with("/memfd:");
         if !is_memfd && !mounts.iter().any(is_below) {
             return;
@@ -206,7 +208,11 @@ impl Census {
             let holds = self.holds.remove(&key).unwrap_or_default();
             object.holders = holds
                 .iter()
-                .map(|(pid, hold)| Holder { is_mapped: hold.is_mapped, is_open: hold.is_open, ..described[pid].clone() })
+                .map(|(pid, hold)| Holder {
+                    is_mapped: hold.is_mapped,
+                    is_open: hold.is_open,
+                    ..described[pid].clone()
+                })
                 .collect();
             name(&mut object);
             if !holds.is_empty() {
@@ -324,5 +330,26 @@ fn name(object: &mut Object) {
     };
     if is_deleted && matches!(object.kind, Kind::Shm | Kind::Tmpfs) {
         object.kind = Kind::Deleted;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On some machines no user can read all processes, so a scan of the machine finds no orphans there.
+    #[test]
+    fn a_file_without_a_holder_is_an_orphan_if_all_processes_were_read() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let scan = |unreadable| {
+            let mut census = Census { unseen: Unseen { unreadable, is_partial: false }, ..Census::default() };
+            let inode = file.as_file().metadata().unwrap();
+            let key = Key { is_sysv: false, device: inode.dev(), inode: inode.ino() };
+            census.add(key, Kind::Shm, "/dev/shm/x".into(), || Some(inode));
+            let scan = census.finish();
+            (scan.objects[0].state, scan.totals().orphaned_bytes)
+        };
+        assert_eq!(scan(0), (State::Orphaned, Some(0)));
+        assert_eq!(scan(1), (State::Unknown, None));
     }
 }

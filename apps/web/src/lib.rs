@@ -28,6 +28,7 @@ mod routes;
 mod sampler;
 mod server;
 mod services;
+mod shm;
 mod token;
 mod view;
 

@@ -9,6 +9,7 @@ use crate::view::{self, Namespace, Snapshot};
 use std::fmt::Write;
 use tensorlend::Stat;
 use tensorlend::observe::{ClientState, Observation, States};
+use tensorlend_shm::{Kind, Totals};
 
 /// Maximum number of clients in a namespace with their own series: the first ones of [`view::clients`].
 const CLIENTS: usize = 128;
@@ -20,6 +21,8 @@ const METRICS: &str = "\
 tensorlend_web_info Always 1. The label has the version of tensorlend web.
 tensorlend_web_look_seconds Duration of the last sample of a namespace.
 tensorlend_web_looks_total Samples that tensorlend web has taken.
+tensorlend_shm_bytes Bytes of the machine's shared memory, of all programs, by kind.
+tensorlend_shm_orphaned_bytes Bytes of shared memory that no process holds. Absent if tensorlend web may not read all processes.
 tensorlend_up 1 if the daemon responds, else 0.
 tensorlend_info Always 1. The labels have the daemon's version and mode.
 tensorlend_uptime_seconds Time since the daemon started.
@@ -127,11 +130,18 @@ fn escaped(text: &str) -> String {
 }
 
 /// Returns the text of the page, with the metrics in the order of [`METRICS`].
-pub fn page(snapshot: &Snapshot) -> String {
+pub fn page(snapshot: &Snapshot, shm: &Totals) -> String {
     let mut page = Page(metrics().map(|(name, ..)| (name, String::new())).collect());
     page.put("tensorlend_web_info", &[("version", tensorlend::build())], 1.0);
     page.put("tensorlend_web_looks_total", &[], snapshot.number as f64);
     page.put("tensorlend_up", &[], f64::from(u8::from(snapshot.stat.is_some())));
+    for kind in Kind::ALL {
+        let bytes = shm.bytes_by_kind.get(&kind).copied().unwrap_or(0);
+        page.put("tensorlend_shm_bytes", &[("kind", kind.word())], bytes as f64);
+    }
+    if let Some(bytes) = shm.orphaned_bytes {
+        page.put("tensorlend_shm_orphaned_bytes", &[], bytes as f64);
+    }
     if let Some(stat) = &snapshot.stat {
         daemon(&mut page, stat);
     }
@@ -298,6 +308,14 @@ mod tests {
     #[test]
     fn labels_cannot_break_out() {
         assert_eq!(escaped("a\"b\\c\nd"), "a\\\"b\\\\c\\nd");
+    }
+
+    #[test]
+    fn orphans_are_absent_if_processes_are_unreadable() {
+        let page = |orphaned_bytes| page(&Snapshot::default(), &Totals { orphaned_bytes, ..Totals::default() });
+        assert!(page(Some(5)).contains("\ntensorlend_shm_orphaned_bytes 5\n"));
+        assert!(!page(None).contains("\ntensorlend_shm_orphaned_bytes "));
+        assert!(page(None).contains("\ntensorlend_shm_bytes{kind=\"memfd\"} 0\n"));
     }
 
     /// Returns the queries of the dashboard for Grafana.

@@ -4,6 +4,7 @@ use crate::Connect;
 use crate::body::Reply;
 use crate::guard::{self, Door};
 use crate::query::Query;
+use crate::shm;
 use crate::token::Token;
 use crate::view::{self, Namespace, Snapshot};
 use crate::{json, live, metrics, page, picture, preview};
@@ -32,6 +33,7 @@ pub struct Site {
     pub previews: bool,
     viewers: Arc<Semaphore>,
     previewing: Arc<Semaphore>,
+    shm: Arc<shm::Latest>,
 }
 
 type Answer = Response<Reply>;
@@ -44,7 +46,7 @@ impl Site {
         previews: bool,
     ) -> Self {
         let (viewers, previewing) = (Semaphore::new(VIEWERS).into(), Semaphore::new(PREVIEWS).into());
-        Self { snapshots, joined, token, previews, viewers, previewing }
+        Self { snapshots, joined, token, previews, viewers, previewing, shm: Arc::default() }
     }
 
     pub async fn answer<B>(&self, request: &Request<B>, door: Door) -> Answer {
@@ -89,8 +91,10 @@ impl Site {
         };
         let snapshot = self.snapshots.borrow().clone();
         if path == "/metrics" {
+            let shm = self.shm.clone();
             return made(move || {
-                whole(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", metrics::page(&snapshot).into())
+                let page = metrics::page(&snapshot, &shm.totals());
+                whole(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", page.into())
             })
             .await;
         }

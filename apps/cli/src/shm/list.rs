@@ -46,7 +46,8 @@ pub fn text(scan: &Scan, all: bool) -> String {
     }
     let rows = if table.has_rows() { table.fitting() } else { String::new() };
     let rest = scan.objects.len().saturating_sub(shown);
-    let rest = if rest > 0 { format!("{} more: --all shows them\n", count(rest as u64, "object")) } else { String::new() };
+    let rest =
+        if rest > 0 { format!("{} more: --all shows them\n", count(rest as u64, "object")) } else { String::new() };
     format!("{}\n{rows}{rest}", first_line(scan))
 }
 
@@ -68,7 +69,8 @@ fn first_line(scan: &Scan) -> String {
 fn unknown(unseen: Unseen) -> String {
     if unseen.unreadable > 0 {
         let verb = if unseen.unreadable == 1 { "process is" } else { "processes are" };
-        return format!("unknown: {} {verb} not readable; run as root", unseen.unreadable);
+        let remedy = if rustix::process::geteuid().is_root() { "even by root" } else { "run as root" };
+        return format!("unknown: {} {verb} not readable; {remedy}", unseen.unreadable);
     }
     "unknown: /proc does not show all processes; run as root outside of containers".to_owned()
 }
@@ -123,9 +125,6 @@ mod tests {
     fn an_unreadable_process_makes_the_state_unknown() {
         let unseen = Unseen { unreadable: 3, is_partial: false };
         let text = text(&Scan { objects: Vec::new(), unseen }, false);
-        assert_eq!(
-            text,
-            "shared memory: 0 B in 0 objects; orphaned: unknown: 3 processes are not readable; run as root\n"
-        );
+        assert!(text.starts_with("shared memory: 0 B in 0 objects; orphaned: unknown: 3 processes are not readable; "));
     }
 }

@@ -155,7 +155,9 @@ impl ShmArgs {
         let of_others = if self.all_users { 0 } else { others(&scan) };
         if of_others > 0 {
             let what = count(of_others, "object");
-            output::note(&format!("{what} of other users without a visible holder: root removes them with --all-users"));
+            output::note(&format!(
+                "{what} of other users without a visible holder: root removes them with --all-users"
+            ));
         }
         output::line(format_args!("reclaimed {} in {}", bytes_text(bytes), count(removed, "object")))
     }
@@ -174,8 +176,7 @@ impl ShmArgs {
 /// Returns the number of files of other users that no visible process holds.
 fn others(scan: &Scan) -> u64 {
     let own = rustix::process::geteuid().as_raw();
-    let is_other = |object: &&tensorlend_shm::Object| {
-        object.state != State::InUse && object.uid.is_some_and(|uid| uid != own)
-    };
+    let is_other =
+        |object: &&tensorlend_shm::Object| object.state != State::InUse && object.uid.is_some_and(|uid| uid != own);
     scan.objects.iter().filter(is_other).count() as u64
 }

@@ -8,10 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, kill_process, pidfd_open, set_child_subreaper, wait};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, kill_process, pidfd_open, set_child_subreaper, wait,
+};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use tensorlend_os::stderr;
-use tensorlend_shm::{Report, Sampler};
+use tensorlend_shm::{Peak, Report, Sampler, Twice};
 
 use crate::failure::Failure;
 use crate::output;
@@ -111,28 +113,36 @@ impl Signals {
 
 fn text(program: &str, report: &Report) -> String {
     let Report { seconds, samples, processes, private, shared, shared_pss, twice, .. } = report;
-    let number = |number: u64, what: &str| count(number, what);
-    let mut text = format!(
-        "tensorlend shm: {program}: {seconds:.1} s, {}, at most {} at a time\n",
-        number(*samples, "sample"),
-        if *processes == 1 { "1 process".to_owned() } else { format!("{processes} processes") },
-    );
-    let peak = |what: &str, peak: &tensorlend_shm::Peak, note: &str| {
-        format!("  {what:<14} peak {:>10}, mean {:>10}{note}\n", bytes_text(peak.max_bytes), bytes_text(peak.mean_bytes))
+    let processes = if *processes == 1 { "1 process".to_owned() } else { format!("{processes} processes") };
+    let samples = count(*samples, "sample");
+    let peak = |what: &str, peak: &Peak, note: &str| {
+        let (most, mean) = (bytes_text(peak.max_bytes), bytes_text(peak.mean_bytes));
+        format!("  {what:<14} peak {most:>10}, mean {mean:>10}{note}")
     };
-    text += &peak("private bytes", private, "");
-    text += &peak("shared bytes", shared, &format!(" (each object once; PSS {})", bytes_text(shared_pss.max_bytes)));
-    let Some(twice) = twice else {
-        return text + "  held twice     unknown: the program ended before its pages were read\n";
-    };
+    let pss = format!(" (each object once; PSS {})", bytes_text(shared_pss.max_bytes));
+    let lines = [
+        format!("tensorlend shm: {program}: {seconds:.1} s, {samples}, at most {processes} at a time"),
+        peak("private bytes", private, ""),
+        peak("shared bytes", shared, &pss),
+        twice.map_or_else(
+            || "  held twice     unknown: the program ended before its pages were read".to_owned(),
+            |twice| twice_text(&twice),
+        ),
+    ];
+    lines.join("\n") + "\n"
+}
+
+/// Returns the equal bytes, and the line that shares them.
+fn twice_text(twice: &Twice) -> String {
+    let (bytes, read) = (bytes_text(twice.bytes), bytes_text(twice.read_bytes));
     let sample = match twice.one_of {
         1 => "all of them compared".to_owned(),
         one_of => format!("a sample of 1 of {one_of} compared, ±{}", bytes_text(twice.error_bytes)),
     };
-    let read = bytes_text(twice.read_bytes);
-    text += &format!("  held twice     peak {:>10} of {read} of private pages, {sample}\n", bytes_text(twice.bytes));
-    if twice.bytes < LITTLE_BYTES {
-        return text + "Sharing would save nothing: the processes hold no equal pages.\n";
-    }
-    text + &format!("Sharing would save {}: {REMEDY}\n", bytes_text(twice.bytes))
+    let advice = if twice.bytes < LITTLE_BYTES {
+        "Sharing would save nothing: the processes hold no equal pages.".to_owned()
+    } else {
+        format!("Sharing would save {bytes}: {REMEDY}")
+    };
+    format!("  held twice     peak {bytes:>10} of {read} of private pages, {sample}\n{advice}")
 }
