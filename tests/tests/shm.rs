@@ -243,7 +243,7 @@ libc.shmctl(id, 0, None)
 struct Racers {
     folder: tempfile::TempDir,
     race: Race,
-    racers: Vec<Sharer>,
+    openers: Vec<Sharer>,
 }
 
 impl Racers {
@@ -255,8 +255,8 @@ impl Racers {
         std::fs::write(folder.path().join("prefix"), prefix.path("").to_str().unwrap()).unwrap();
         let race = Race::open(folder.path());
         let start = |number: usize| Sharer::start(&["race", folder.path().to_str().unwrap(), &number.to_string()]);
-        let racers = (0..Self::NUMBER).map(start).collect();
-        Self { folder, race, racers }
+        let openers = (0..Self::NUMBER).map(start).collect();
+        Self { folder, race, openers }
     }
 
     /// Makes all openers race for a file, and waits until each has opened it.
@@ -275,7 +275,7 @@ impl Racers {
     /// Returns the numbers of opened and of lost files.
     fn end(mut self) -> (u64, u64) {
         self.race.over().set(1);
-        self.racers.clear();
+        self.openers.clear();
         let sum = |of: &dyn Fn(usize) -> u64| (0..Self::NUMBER).map(of).sum();
         let opened = sum(&|opener| self.race.opened(opener).read());
         (opened, sum(&|opener| self.race.lost(opener).read()))
