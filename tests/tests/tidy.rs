@@ -22,9 +22,10 @@ const LONG: [(&str, usize); 0] = [];
 
 /// Crates whose modules are checked, with the number of modules of the largest circle. A number above 3 is the real one of today: it
 /// may only fall.
-const CIRCLES: [(&str, usize); 14] = [
+const CIRCLES: [(&str, usize); 15] = [
     ("libclient", 3),
     ("apps/model", 3),
+    ("apps/shm", 3),
     ("bindings/c", 3),
     ("daemon", 3),
     ("apps/gateway", 3),
@@ -211,7 +212,7 @@ fn modules_form_no_large_circles() {
 }
 
 /// Folders whose parts import downwards only: a crate, and the module whose parts are compared. A part is a file or a folder.
-const LAYERS: [(&str, &[&str]); 10] = [
+const LAYERS: [(&str, &[&str]); 11] = [
     ("bindings/python", &[]),
     ("libclient", &[]),
     ("daemon", &[]),
@@ -221,6 +222,7 @@ const LAYERS: [(&str, &[&str]); 10] = [
     ("apps/gateway", &["import"]),
     ("apps/gateway", &["export"]),
     ("apps/runner", &[]),
+    ("apps/shm", &[]),
     ("apps/web", &[]),
 ];
 
