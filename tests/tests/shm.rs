@@ -11,7 +11,8 @@ use std::time::Duration;
 use tensorlend_os::file_lease::WriteLease;
 use tensorlend_shm::{Options, Outcome, State, reclaim};
 use tensorlend_tests::sharer::{EQUAL_BYTES, Race, racing};
-use tensorlend_tests::{binary, budget, eventually, run, skip_without};
+use tensorlend_tests::users::{Programs, as_user};
+use tensorlend_tests::{binary, budget, eventually, run, skip_without, skip_without_root};
 
 /// Returns a command of the tool. It finds no daemon, and starts none.
 fn shm(args: &[&str]) -> Command {
@@ -161,6 +162,36 @@ fn a_file_with_an_invisible_holder_stays() {
     drop(holder);
     reclaim(&scan, &options, &mut |_| {}).unwrap();
     assert!(!path.exists());
+}
+
+/// A user cannot read the processes of others. The kernel's lease tells whether one of them holds the file.
+#[test]
+fn a_user_removes_only_files_of_their_own() {
+    const USER: u32 = 64_041;
+    if skip_without("setpriv") || skip_without_root() {
+        return;
+    }
+    let programs = Programs::copy(&["tensorlend"]);
+    let prefix = Prefix::new("user");
+    let [own, held, other] = ["own", "held", "other"].map(|name| prefix.create(name, 4096));
+    for path in [&own, &held] {
+        std::os::unix::fs::chown(path, Some(USER), Some(USER)).unwrap();
+    }
+    let _root = Sharer::holding(&["mapped", held.to_str().unwrap()]);
+    let glob = format!("{}*", prefix.0);
+    let of_user = |args: &[&str]| {
+        let mut command = as_user(USER, &programs.path("tensorlend"));
+        run(command.arg("shm").args(args).args(["--json", "--name", &glob]))
+    };
+    let listing: Value = serde_json::from_slice(&of_user(&[]).stdout).unwrap();
+    let states: Vec<&Value> = listing["objects"].as_array().unwrap().iter().map(|object| &object["state"]).collect();
+    assert_eq!(states, ["unknown"; 3]);
+    assert!(listing["orphaned_bytes"].is_null() && listing["unreadable"].as_u64() > Some(0), "{listing}");
+    let done = of_user(&["--reclaim", "--older", "1ms"]);
+    let done = String::from_utf8(done.stdout).unwrap();
+    assert_eq!(done.lines().count(), 2, "{done}");
+    assert!(!own.exists() && held.exists() && other.exists(), "{done}");
+    assert_eq!(of_user(&["--reclaim", "--all-users"]).status.code(), Some(2));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //!
 //! Not a part of `tensorlend-os`, which every client links: no client reads other processes.
 
+mod inode;
 mod object;
 mod proc;
 mod reclaim;

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 /// The kind of an object.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
@@ -71,13 +71,6 @@ pub struct Age {
     /// detachment. `holder`: the start of the oldest holder, if the inode cannot be read.
     #[serde(rename = "age_since")]
     pub since: &'static str,
-}
-
-/// Returns the time since the later of two times of an inode, in seconds and nanoseconds since 1970.
-pub(crate) fn since(modified: (i64, i64), changed: (i64, i64)) -> Duration {
-    let (seconds, nanoseconds) = modified.max(changed);
-    let at = Duration::new(seconds.max(0).cast_unsigned(), nanoseconds.clamp(0, 999_999_999) as u32);
-    SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().saturating_sub(at)
 }
 
 fn whole_seconds<S: serde::Serializer>(age: &Duration, serializer: S) -> Result<S::Ok, S::Error> {

@@ -29,7 +29,8 @@
 //!
 //! A segment of System V has the count of its attachments in the kernel, and [`tensorlend_os::sysv`] describes its race.
 
-use crate::object::{Kind, Object, State, since};
+use crate::inode::age;
+use crate::object::{Kind, Object, State};
 use crate::scan::{SHM, Scan};
 use globset::GlobMatcher;
 use rustix::fs::{
@@ -189,7 +190,7 @@ impl Removal<'_> {
 
     /// Checks that the file is the scanned one, and that it has not changed since.
     fn check(&self, object: &Object, file: &Stat) -> Result<(), String> {
-        let age = since((file.st_mtime, file.st_mtime_nsec as i64), (file.st_ctime, file.st_ctime_nsec as i64));
+        let age = age((file.st_mtime, file.st_mtime_nsec as i64), (file.st_ctime, file.st_ctime_nsec as i64));
         if (file.st_dev, file.st_ino) != (object.key.device, object.key.inode) {
             return Err("another file has its name now".into());
         }

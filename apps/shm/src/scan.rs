@@ -3,12 +3,13 @@
 //! A scan is no snapshot: processes map, open and close memory while it runs. The state `Orphaned` is the state that the
 //! scan saw; [`crate::reclaim`] has its own proof.
 
-use crate::object::{Age, Holder, Key, Kind, Object, State, Totals, Unseen, since};
+use crate::inode::{Inode, age};
+use crate::object::{Age, Holder, Key, Kind, Object, State, Totals, Unseen};
 use crate::proc::{self, Mapping, Mount, Stat};
+use rustix::fs::FileType;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs::{Metadata, metadata, read_dir};
+use std::fs::read_dir;
 use std::io::ErrorKind;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -85,22 +86,23 @@ struct Census {
 impl Census {
     fn add_files(&mut self) {
         let own = self.mounts_of(std::process::id());
-        let mut points: Vec<&Mount> = own.iter().filter(|mount| mount.kind != Kind::Tmpfs).collect();
-        points.dedup_by_key(|mount| &mount.point);
-        for mount in points {
-            self.add_folder(Path::new(&mount.point), mount, 0);
+        for mount in own.iter().filter(|mount| mount.kind != Kind::Tmpfs) {
+            // Another file system can be mounted over this one.
+            let folder = Path::new(&mount.point);
+            if Inode::of(folder).is_some_and(|inode| inode.device == mount.device) {
+                self.add_folder(folder, mount, 0);
+            }
         }
     }
 
     fn add_folder(&mut self, folder: &Path, mount: &Mount, depth: u32) {
         for entry in read_dir(folder).into_iter().flatten().flatten() {
-            // The entry's own metadata: a link is no object.
-            let Ok(inode) = entry.metadata() else { continue };
             let path = entry.path();
-            if inode.is_dir() && depth < DEPTH_MAX {
+            let Some(inode) = Inode::of(&path).filter(|inode| inode.device == mount.device) else { continue };
+            if inode.kind == FileType::Directory && depth < DEPTH_MAX {
                 self.add_folder(&path, mount, depth + 1);
-            } else if inode.is_file() {
-                let key = Key { is_sysv: false, device: inode.dev(), inode: inode.ino() };
+            } else if inode.kind == FileType::RegularFile {
+                let key = Key { is_sysv: false, device: inode.device, inode: inode.number };
                 let name = path.to_string_lossy().into_owned();
                 self.add(key, mount.kind, name, || Some(inode));
             }
@@ -113,7 +115,7 @@ impl Census {
             let key = Key { is_sysv: true, device, inode: u64::from(segment.id.cast_unsigned()) };
             let state = if segment.attachments > 0 { State::InUse } else { State::Orphaned };
             let name = format!("sysv-{} (key {:#010x})", segment.id, segment.key);
-            let age = since((segment.used_s, 0), (0, 0));
+            let age = age((segment.used_s, 0), (0, 0));
             let mut object = blank(key, Kind::Sysv, name);
             object.size_bytes = segment.size_bytes;
             object.resident_bytes = Some(segment.resident_bytes);
@@ -147,7 +149,7 @@ impl Census {
 
     fn add_mapping(&mut self, pid: u32, mapping: &Mapping, mounts: &[Mount]) {
         let Some((key, kind)) = identify(pid, mapping, mounts) else { return };
-        let inode = || metadata(format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end)).ok();
+        let inode = || Inode::behind(format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end));
         let object = self.add(key, kind, mapping.path.clone(), inode);
         object.size_bytes =
             object.size_bytes.max(if object.links == UNREAD { mapping.offset + mapping.bytes() } else { 0 });
@@ -161,10 +163,10 @@ impl Census {
         if !is_memfd && !mounts.iter().any(is_below) {
             return;
         }
-        let Ok(inode) = metadata(format!("/proc/{pid}/fd/{number}")) else { return };
-        let key = Key { is_sysv: false, device: inode.dev(), inode: inode.ino() };
-        let kind = if is_memfd { Some(Kind::Memfd) } else { kind_of(inode.dev(), mounts) };
-        let Some(kind) = kind.filter(|_| inode.is_file()) else { return };
+        let Some(inode) = Inode::behind(format!("/proc/{pid}/fd/{number}")) else { return };
+        let key = Key { is_sysv: false, device: inode.device, inode: inode.number };
+        let kind = if is_memfd { Some(Kind::Memfd) } else { kind_of(inode.device, mounts) };
+        let Some(kind) = kind.filter(|_| inode.kind == FileType::RegularFile) else { return };
         // Open files of another tmpfs are ordinary files until a process maps them.
         if kind != Kind::Tmpfs {
             self.add(key, kind, target.to_owned(), || Some(inode));
@@ -173,18 +175,17 @@ impl Census {
     }
 
     /// Returns the object, after adding it if it is new.
-    fn add(&mut self, key: Key, kind: Kind, path: String, inode: impl FnOnce() -> Option<Metadata>) -> &mut Object {
+    fn add(&mut self, key: Key, kind: Kind, path: String, inode: impl FnOnce() -> Option<Inode>) -> &mut Object {
         let object = self.objects.entry(key).or_insert_with(|| blank(key, kind, path.clone()));
         if object.links == UNREAD
             && kind != Kind::Sysv
             && let Some(inode) = inode()
         {
-            object.links = inode.nlink();
-            object.size_bytes = inode.size();
-            object.resident_bytes = Some(inode.blocks() * 512);
-            object.uid = Some(inode.uid());
-            let age = since((inode.mtime(), inode.mtime_nsec()), (inode.ctime(), inode.ctime_nsec()));
-            object.age = Some(Age { age, since: "change" });
+            object.links = inode.links;
+            object.size_bytes = inode.bytes;
+            object.resident_bytes = Some(inode.resident_bytes);
+            object.uid = Some(inode.uid);
+            object.age = Some(Age { age: inode.age, since: "change" });
         }
         if object.kind == Kind::Tmpfs && kind == Kind::Shm {
             object.kind = kind;
@@ -308,7 +309,7 @@ fn kind_of(device: u64, mounts: &[Mount]) -> Option<Kind> {
 
 /// Returns the inode of a namespace of a process.
 fn namespace(pid: u32, kind: &str) -> u64 {
-    metadata(format!("/proc/{pid}/ns/{kind}")).map_or(0, |link| link.ino())
+    Inode::behind(format!("/proc/{pid}/ns/{kind}")).map_or(0, |inode| inode.number)
 }
 
 fn holder(pid: u32) -> Holder {
@@ -343,8 +344,8 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let scan = |unreadable| {
             let mut census = Census { unseen: Unseen { unreadable, is_partial: false }, ..Census::default() };
-            let inode = file.as_file().metadata().unwrap();
-            let key = Key { is_sysv: false, device: inode.dev(), inode: inode.ino() };
+            let inode = Inode::of(file.path()).unwrap();
+            let key = Key { is_sysv: false, device: inode.device, inode: inode.number };
             census.add(key, Kind::Shm, "/dev/shm/x".into(), || Some(inode));
             let scan = census.finish();
             (scan.objects[0].state, scan.totals().orphaned_bytes)

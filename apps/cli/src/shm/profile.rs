@@ -1,6 +1,7 @@
 //! `tensorlend shm -- PROGRAM`: the memory of a program's processes, while it runs.
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -29,6 +30,8 @@ pub fn run(program: &[OsString], interval: Duration, json: bool, file: Option<&P
     let other = |error: std::io::Error| Failure::Other(error.into());
     let not_started =
         |error: std::io::Error| Failure::Other(format!("cannot start {}: {error}", program[0].display()).into());
+    // Before the program runs: its exit status is that of this command.
+    let file = file.map(|path| std::fs::File::create(path).map_err(|error| not_written(path, &error))).transpose()?;
     // Processes whose parents have ended stay descendants of this process.
     set_child_subreaper(Some(rustix::process::getpid())).map_err(|errno| other(errno.into()))?;
     let signals = Signals::new().map_err(other)?;
@@ -60,12 +63,15 @@ pub fn run(program: &[OsString], interval: Duration, json: bool, file: Option<&P
         text(&program[0].to_string_lossy(), &report)
     };
     match file {
-        Some(file) => std::fs::write(file, text)
-            .map_err(|error| Failure::Other(format!("cannot write {}: {error}", file.display()).into()))?,
+        Some(mut file) => file.write_all(text.as_bytes()).map_err(other)?,
         None => stderr::say(text.trim_end()),
     }
     stderr::flush();
     std::process::exit(exit_status(status));
+}
+
+fn not_written(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::Other(format!("cannot write {}: {error}", path.display()).into())
 }
 
 /// Returns the exit status of the program if it has ended. Removes ended processes that have become children of this one.
