@@ -146,7 +146,7 @@ fn twice_text(twice: &Twice) -> String {
         one_of => format!("a sample of 1 of {one_of} compared, ±{}", bytes_text(twice.error_bytes)),
     };
     let advice = if twice.bytes < LITTLE_BYTES {
-        "Sharing would save nothing: the processes hold no equal pages.".to_owned()
+        format!("Sharing would save nothing: the processes hold less than {} of equal pages", bytes_text(LITTLE_BYTES))
     } else {
         format!("Sharing would save {bytes}: {REMEDY}")
     };
