@@ -20,17 +20,22 @@ the builder within AGAIN seconds. If B is killed between 4 and 5, the dataset is
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import json
 import os
 import secrets
+import threading
 import time
+import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from tensorlend import _native
 from tensorlend._errors import ArgumentError, ConflictError, DTypeError, NotFoundError, TimeoutError, UntrustedPickleError
-from tensorlend._objects.source import Published, published
-from tensorlend._refs import where
+from tensorlend._objects.source import Published, Sent, published
+from tensorlend._refs import MESSAGE_TTL, where
 from tensorlend.objects import FrozenDict, FrozenList
 
 if TYPE_CHECKING:
@@ -85,7 +90,7 @@ def share(
     `build()`, while other processes that want the name wait. The name stays until somebody deletes it.
 
     A list, a tuple or an iterator becomes a FrozenList, and a dict a FrozenDict. Any other object keeps its type, and its
-    large parts are shared: arrays, tensors, Arrow tables, and lists, tuples and dicts of at least 1000 items. The result is
+    large parts are shared: arrays, tensors, Arrow tables, and lists, tuples and dicts of 256 KiB and more. The result is
     read-only.
 
     Parameters
@@ -96,8 +101,8 @@ def share(
         A function without parameters that returns the object; or the object itself, which then replaces one with other contents.
         Without it, the name must exist.
     key : object, default None
-        The version that the caller wants, such as a list of files with their times. An object with another key is built again.
-        None accepts any version.
+        The version that the caller wants: text, numbers, and lists and dicts of them, such as a list of files with their times.
+        An object with another key is built again. None accepts any version.
     timeout : float or None, default None
         Maximum wait in seconds for another process that builds the object. None waits forever.
     mode : {"read", "cow"}, default "read"
@@ -124,9 +129,11 @@ def share(
     from tensorlend._default import default_client
 
     client = client or default_client()
+    if mode not in ("read", "cow"):
+        raise ArgumentError(f"mode is 'read' or 'cow', not {mode!r}")
     if type(obj) is str:
         trusted = trust_pickle or client.namespace == f"uid:{os.getuid()}"
-        return _Named(client, obj, None if key is None else str(key), mode, trusted).get(build, timeout)
+        return _Named(client, obj, None if key is None else _digest(key), mode, trusted).get(build, timeout)
     if build is not None or key is not None or timeout is not None:
         raise ArgumentError("share(name, build) takes a str as the name: share(obj) has no name, key or timeout")
     from tensorlend._objects.parts import Split
@@ -138,7 +145,7 @@ def share(
     if dataset.version != version:
         raise NotFoundError(f"{name!r} was overwritten while it was shared")
     value = _leased(client, dataset, mode)
-    weakref.finalize(value, _forget, client, name, os.getpid()).atexit = False
+    weakref.finalize(value, _forget, client, name, os.getpid(), value.sent).atexit = False
     return split.join(value)
 
 
@@ -148,14 +155,51 @@ def _leased(client: _native.Client, dataset: _native.Dataset, mode: Mode) -> Pub
     return value
 
 
-def _forget(client: _native.Client, name: str, pid: int) -> None:
-    """Deletes the name of an object when the process that shared it drops its last reference."""
-    if pid == os.getpid() and not client.closed:
-        try:
-            client.delete(name)
-        except Exception:
-            # Ignore the error, because the name has ended with the daemon.
-            return
+def _forget(client: _native.Client, name: str, pid: int, sent: Sent) -> None:
+    """Deletes the name of an object when the process that shared it drops its last reference. If a reference was pickled a
+    short time ago, waits until its receiver has opened it.
+    """
+    if pid != os.getpid() or client.closed:
+        return
+    left = 0.0 if sent.at is None else sent.at + MESSAGE_TTL - time.monotonic()
+    if left > 0:
+        timer = threading.Timer(left, _delete, (client, name))
+        timer.daemon = True
+        timer.start()
+    else:
+        _delete(client, name)
+
+
+def _delete(client: _native.Client, name: str) -> None:
+    try:
+        client.delete(name)
+    except Exception:
+        # Ignore the error, because the name has ended with the daemon.
+        return
+
+
+def _digest(key: object) -> str:
+    try:
+        text = json.dumps(key, sort_keys=True, default=os.fspath)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"key: {error}: pass text, numbers, or lists and dicts of them") from error
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _key_of(value: Any) -> str | None:
+    """Returns the key of a shared object; None for a value that is none."""
+    from tensorlend._objects.parts import OBJECT
+
+    try:
+        return str(value.metadata[MARK]) if isinstance(value, _native.Dataset) and OBJECT in value else None
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _is_function(build: Any) -> bool:
+    # Not every callable object: a module of torch is one, too.
+    kinds = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial, type)
+    return isinstance(build, kinds)
 
 
 class _Named:
@@ -174,22 +218,25 @@ class _Named:
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             found = self._find()
-            if isinstance(found, Published) and (self._key is not None or build is None or callable(build)):
+            if isinstance(found, Published) and (self._key is not None or build is None or _is_function(build)):
                 return self._open(found)
             if build is None:
-                wanted = "" if self._key is None else f" and the key {self._key!r}"
+                wanted = "" if self._key is None else " and this key"
                 raise NotFoundError(f"no shared object has the name {self._name!r}{wanted}: pass a function that builds it")
             try:
                 lock = self._client.stream(self._lock, capacity=1)
             except ConflictError:
                 self._wait(found, end)
                 continue
+            pid = os.getpid()
             try:
                 self._build(build)
             finally:
-                # Delete the stream first: another process may open it as soon as this process no longer produces it.
-                self._client.delete_stream(self._lock)
-                lock.close()
+                # A child that `build` has forked, and that raised an error, does not have the lock. Delete the stream first:
+                # another process may open it as soon as this process no longer produces it.
+                if os.getpid() == pid:
+                    self._client.delete_stream(self._lock)
+                    lock.close()
 
     def _wait(self, found: Published | _native.Version | None, end: float | None) -> None:
         """Waits until another process has built the object, but at most AGAIN seconds."""
@@ -208,26 +255,37 @@ class _Named:
             dataset = self._client.get_value(self._name, mode=self._mode)
         except NotFoundError:
             return None
-        if not isinstance(dataset, _native.Dataset) or MARK not in dataset.metadata:
+        key = _key_of(dataset)
+        if key is None:
             raise DTypeError(f"{self._name!r} holds a value that `share` has not published: choose another name")
-        if self._key not in (None, dataset.metadata[MARK]):
-            return dataset.version
+        if self._key not in (None, key):
+            version: _native.Version = dataset.version
+            return version
+        assert isinstance(dataset, _native.Dataset)
         return _leased(self._client, dataset, self._mode)
 
     def _build(self, build: Any) -> None:
         """Builds and publishes the object, unless another process has published it."""
         from tensorlend._objects.parts import Split, digest
 
-        if callable(build) and isinstance(self._find(), Published):
+        is_function = _is_function(build)
+        if is_function and isinstance(self._find(), Published):
             return
-        drafts = Split(build() if callable(build) else build, keep=False).write(self._client)
-        if not callable(build) and self._key is None:
+        drafts = Split(build() if is_function else build, keep=False).write(self._client)
+        if not is_function and self._key is None:
             self._key = digest(drafts)
             if isinstance(self._find(), Published):
                 for draft in drafts.values():
                     draft.drop()
                 return
-        self._client.put_dataset(self._name, drafts, metadata={MARK: self._key or ""})
+        version = self._client.put_dataset(self._name, drafts, metadata={MARK: self._key or ""})
+        dataset = self._client.get_dataset(self._name, mode=self._mode)
+        try:
+            self._open(_leased(self._client, dataset, self._mode))
+        except Exception as error:
+            if dataset.version == version:
+                self._client.delete(self._name)
+            raise ArgumentError(f"{self._name!r} cannot be unpickled: {error}") from error
 
     def _open(self, value: Published) -> Any:
         from tensorlend._objects.parts import OBJECT, Joiner

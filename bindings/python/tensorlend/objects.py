@@ -61,7 +61,11 @@ class Frozen(Generic[_T]):
         value: _T = self._source.open().value()
         return value
 
+    def _plain(self) -> Any:
+        return self.thaw()
+
     def __reduce__(self) -> tuple[Any, ...]:
+        self._source.published.sent.note()
         return _unpickled, (type(self), self._source.arguments)
 
     def __repr__(self) -> str:
@@ -119,6 +123,7 @@ class FrozenList(Frozen[Sequence[_T]], Sequence[_T]):
         return tuple(self) if self._source.open().kind.name == "TUPLE" else list(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        self._source.published.sent.note()
         return _unpickled, (type(self), self._source.arguments, self._positions)
 
     def __repr__(self) -> str:

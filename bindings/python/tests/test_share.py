@@ -1,6 +1,11 @@
 """One copy of an object for all processes of the machine: `tensorlend.share`."""
 
+import array
+import collections
 import contextlib
+import copy
+import dataclasses
+import functools
 import gc
 import multiprocessing
 import os
@@ -47,9 +52,9 @@ def is_equal(found, wanted):
 
 
 def test_a_data_set_keeps_its_type_and_shares_its_large_parts(client):
-    plain = Images(2000)
+    plain = Images(5000)
     shared = share(plain, client=client)
-    assert type(shared) is Images and shared.classes == ["cat", "dog"] and len(shared) == 2000
+    assert type(shared) is Images and shared.classes == ["cat", "dog"] and len(shared) == 5000
     assert type(shared.paths) is type(shared.jpegs) is FrozenList and shared.images is shared.again
     assert shared.labels.flags.f_contiguous and all(is_equal(shared[index], plain[index]) for index in (0, 7, -1))
     whole = plain.images.nbytes + plain.labels.nbytes + sum(map(len, plain.jpegs))
@@ -252,7 +257,7 @@ def test_versions_by_key_and_by_content(client):
     first = share("set", lambda: np.zeros(5000), key=["a.npy", 17], client=client)
     assert share("set", lambda: 1 // 0, key=["a.npy", 17], client=client)[0] == 0
     assert share("set", lambda: np.ones(5000), key=["a.npy", 18], client=client)[0] == 1 and first[0] == 0
-    with pytest.raises(tensorlend.NotFoundError, match=r"no shared object has the name 'set' and the key 'other'"):
+    with pytest.raises(tensorlend.NotFoundError, match=r"no shared object has the name 'set' and this key"):
         share("set", key="other", client=client)
     one = share("content", np.arange(5000), client=client)
     version = client.get_dataset("content").version
@@ -343,3 +348,152 @@ def test_a_second_job_finds_what_the_killed_first_job_shared(script):
     assert script(source, "die", check=False).returncode == -9
     assert script(source.replace("lambda: {'x': np.arange(100_000)}", "lambda: 1 // 0")).stdout == "4999950000\n"
     script("import tensorlend; tensorlend.connect().delete('job')")
+
+
+# What was replaced where it must not be
+
+
+class Named:
+    def __init__(self, **attributes):
+        self.__dict__.update(attributes)
+
+
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    rows: list
+    values: np.ndarray
+
+
+LONG = "x" * 300_000
+
+Pair = collections.namedtuple("Pair", "first second")
+
+
+def sampled():
+    """Objects whose reductions contain long tuples, dicts and lists."""
+    records = np.zeros(5000, "i4,f8").view(np.recarray)
+    many = {f"a{number}": LONG for number in range(3)}
+    return {
+        "records": records,
+        "matrix": np.matrix(np.ones((200, 200))),
+        "chars": np.char.array(["abc"] * 5000),
+        "objects": np.array([f"text {number}" * 50 for number in range(5000)] + [None], object),
+        "text": Named(text=LONG),
+        "many": Named(**{f"a{number}": "text " * 100 for number in range(3000)}),
+        "keys": Named(cache={(LONG, 1): "v"}, members={tuple(range(50_000))}),
+        "slots": Slotted([f"{number}" * 20 for number in range(20_000)], np.arange(10_000)),
+        "pair": Pair([f"{number}" * 20 for number in range(20_000)], 5),
+        "partial": functools.partial(len, LONG),
+        "error": ValueError(LONG, 5),
+        "ordered": collections.OrderedDict(many),
+        "array": array.array("d", range(50_000)),
+    }
+
+
+@pytest.mark.parametrize("what", sampled())
+def test_what_restores_an_object_gets_what_it_wrote(client, what):
+    plain = sampled()[what]
+    # A partial function is one that builds.
+    build = (lambda: plain) if what == "partial" else plain
+    for shared in (share(plain, client=client), share("named", build, client=client)):
+        for found in (shared, pickle.loads(pickle.dumps(shared))):
+            state = lambda it: it.__dict__ if hasattr(it, "__dict__") and it.__dict__ else it  # noqa: E731
+            if isinstance(plain, np.ndarray):
+                assert type(found) is type(plain) and np.array_equal(found, plain)
+            elif what == "slots":
+                assert list(found.rows) == plain.rows and np.array_equal(found.values, plain.values)
+            elif what == "pair":
+                assert list(found.first) == plain.first and found.second == 5 and type(found) is Pair
+            elif what == "partial":
+                assert found() == 300_000
+            elif what == "error":
+                assert found.args == plain.args
+            else:
+                assert state(found) == state(plain)
+
+
+def test_frames_with_columns_of_objects(client):
+    pd = pytest.importorskip("pandas", reason="pandas is not installed")
+    frame = pd.DataFrame({"o": ["a" * 100, 1] * 5000, "n": np.arange(10_000)})
+    assert share(frame, client=client).equals(frame)
+    wide = pd.DataFrame({f"c{number}": pd.array([number] * 4, "Int64") for number in range(1500)})
+    assert share(wide, client=client).equals(wide)
+
+
+def test_short_lists_stay_lists(client):
+    plain = Named(names=[f"class {number}" for number in range(2000)], graph=[Named(up=None) for _ in range(2000)], rows=[{"n": 1, "text": "x" * 300}] * 5000)
+    for each in plain.graph:
+        each.up = plain
+    shared = share(plain, client=client)
+    assert type(shared.names) is type(shared.graph) is list and shared.names == plain.names
+    assert all(each.up is shared for each in shared.graph), "objects that know each other stay one graph"
+    assert type(shared.rows) is FrozenList
+
+
+def test_an_array_in_many_rows_is_written_once(client):
+    picture = np.zeros(100_000)
+    share([{"picture": picture, "n": number} for number in range(100)], mode="read", client=client)
+    shared = share([{"picture": picture, "n": number} for number in range(100)], client=client)
+    assert client.list("shared/*")[0].nbytes < 2 * picture.nbytes and np.array_equal(shared[99]["picture"], picture)
+
+
+def test_what_was_shared_before_is_shared_by_value(client):
+    inner = share({"x": np.arange(100_000), "rows": list(range(5000))}, client=client)
+    array = share(np.arange(100_000), client=client)
+    share("dict", inner, client=client)
+    share("list", lambda: share(list(range(2000)), client=client), client=client)
+    share("parts", Named(small=array[:10], rows=[{"part": array[number : number + 5]} for number in range(5)], inner=inner), client=client)
+    client.put_object("object", {"part": array[7:9], "rows": inner["rows"]})
+    del inner, array
+    gc.collect()
+    eventually("the end of the shared objects", lambda: not client.list("shared/*"))
+    assert share("dict", client=client)["x"][7] == 7 and share("list", client=client)[1999] == 1999
+    parts = share("parts", client=client)
+    assert parts.small.tolist() == list(range(10)) and parts.rows[3]["part"].tolist() == [3, 4, 5, 6, 7] and parts.inner["rows"][4999] == 4999
+    assert client.get_object("object")["part"].tolist() == [7, 8]
+
+
+def test_a_reference_that_was_sent_outlives_its_sender_for_a_while(client):
+    sent = pickle.dumps(share(np.arange(100_000), client=client))
+    gc.collect()
+    assert pickle.loads(sent)[7] == 7
+
+
+def test_keys_are_compared_as_a_whole(client):
+    share("set", lambda: [1], key=[f"file {number}" for number in range(20_000)], client=client)
+    assert list(share("set", lambda: [2], key=[f"file {number}" for number in range(19_999)], client=client)) == [2]
+    assert list(share("set", lambda: [3], key=1, client=client)) == [3] == list(share("set", lambda: [4], key=1, client=client))
+    assert list(share("set", lambda: [5], key="1", client=client)) == [5]
+    with pytest.raises(tensorlend.ArgumentError, match="pass text, numbers, or lists and dicts of them"):
+        share("set", lambda: [6], key=np.arange(5), client=client)
+
+
+class Fails:
+    def __reduce__(self):
+        return fail, ()
+
+
+def fail():
+    raise OSError("not here")
+
+
+def test_an_object_that_nobody_can_unpickle_is_not_published(client):
+    with pytest.raises(tensorlend.ArgumentError, match="'err' cannot be unpickled: not here"):
+        share("err", lambda: Named(inner=Fails()), client=client)
+    assert list(share("err", lambda: [1], client=client)) == [1] and list(client.streams()) == []
+    with pytest.raises(tensorlend.ArgumentError, match="mode is 'read' or 'cow'"):
+        share([1], mode="rw", client=client)
+    assert client.list("shared/*") == []
+
+
+def test_tensors_in_modules_and_with_other_strides(client):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    turned = share(torch.arange(60_000.0).reshape(200, 300), client=client)
+    turned.t_()
+    assert torch.equal(pickle.loads(pickle.dumps(turned)), torch.arange(60_000.0).reshape(200, 300).t())
+    layer = torch.nn.Linear(200, 200)
+    assert torch.equal(share(layer, client=client).weight, layer.weight)
+    parameter = torch.nn.Parameter(share(torch.zeros(200, 200), client=client), requires_grad=False)
+    assert parameter.sum() == 0 and torch.equal(copy.deepcopy(turned), turned) and type(copy.deepcopy(turned)) is torch.Tensor
+    generator = Named(generator=torch.Generator(), table=torch.ones(10_000, requires_grad=True))
+    assert share(generator, client=client).table.requires_grad

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copyreg
 import hashlib
+import io
 import pickle
 import sys
 from array import array
@@ -19,6 +21,9 @@ from tensorlend._objects.library import msgpack
 
 #: Minimum length in bytes of a pickled object's buffer that is written outside of the pickle.
 _BUFFER_MIN = 1024
+
+#: Minimum length in bytes of an array that is written once, although several rows refer to it.
+_KNOWN_BYTES = 1 << 10
 
 #: Length in bytes of the pieces in which rows are collected. Each piece is freed after it is
 #: written.
@@ -45,6 +50,28 @@ class _LongList:
         self.items = items
 
 
+class ValuePickler(pickle.Pickler):
+    """Pickles shared objects by value, not by reference, because the pickle may outlive what they refer to."""
+
+    def __init__(self, file: io.BytesIO, buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None) -> None:
+        super().__init__(file, 5, buffer_callback=buffer_callback)
+        by_value = {kind: reduce for kind, reduce in copyreg.dispatch_table.items() if getattr(reduce, "__module__", "") != "tensorlend._objects.buffers"}
+        self.dispatch_table = by_value
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Returns the reduction of a shared object's value."""
+        plain = getattr(type(obj), "_plain", None)
+        if plain is None:
+            return NotImplemented
+        value = plain(obj)
+        return (itself, (value,)) if type(value) in (list, tuple, dict) else value.__reduce_ex__(5)
+
+
+def itself(obj: Any) -> Any:
+    """Returns its argument."""
+    return obj
+
+
 class Encoder:
     """An object before it is written: its rows, and the arrays to which the rows refer."""
 
@@ -59,6 +86,8 @@ class Encoder:
         self._parts: list[_Part] = []
         self._data = 0
         self._packers: list[Any] = []
+        #: The arrays that were added, and their extensions, by identity.
+        self._known: dict[int, tuple[Any, Any]] = {}
 
     @classmethod
     def of(cls, obj: Any) -> Encoder | None:
@@ -113,8 +142,7 @@ class Encoder:
         except (ValueError, OverflowError, RecursionError) as error:
             # msgpack cannot encode the value. It is nested too deeply, contains itself, or has
             # text that is not valid Unicode.
-            del self._parts[parts:]
-            self._data = data
+            self._drop(parts, data)
             packed = self._packer(0).pack(self._pickled(value, str(error)))
         if len(self._pieces[-1]) + len(packed) > _PIECE and self._pieces[-1]:
             self._pieces.append(bytearray())
@@ -141,8 +169,7 @@ class Encoder:
         packed = self._packed(value, depth)
         if len(packed) > layout.LIST_MAX and _has_long_list(value):
             # Drop the arrays that the first attempt added.
-            del self._parts[parts:]
-            self._data = data
+            self._drop(parts, data)
             packed = self._packed(_cut(value), depth)
         return packed
 
@@ -157,6 +184,10 @@ class Encoder:
             return _ext(Ext.INTEGER, value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True))
         if kind is complex:
             return _ext(Ext.COMPLEX, layout.COMPLEX.pack(value.real, value.imag))
+        if hasattr(kind, "_plain"):
+            # A shared object: its own memory may end before this one.
+            plain = value._plain()
+            return plain if type(plain) in (list, dict) else self._foreign(plain, depth)
         if kind is np.ndarray:
             return self._array(value)
         if isinstance(value, np.generic):
@@ -170,6 +201,12 @@ class Encoder:
 
     # Data
 
+    def _drop(self, parts: int, data: int) -> None:
+        """Forgets the parts that were added since there were `parts` parts with `data` bytes."""
+        del self._parts[parts:]
+        self._data = data
+        self._known.clear()
+
     def _add(self, nbytes: int, write: Callable[[memoryview], None]) -> int:
         offset = self._data
         if nbytes:
@@ -181,10 +218,15 @@ class Encoder:
         name = _dtype_name(value.dtype)
         if name is None:
             return self._pickled(value)
+        if id(value) in self._known:
+            return self._known[id(value)][1]
         fortran = value.flags.f_contiguous and not value.flags.c_contiguous
         offset = self._add(value.nbytes, copier(value.T if fortran else value))
         head = layout.ARRAY.pack(offset, fortran, value.ndim, len(name)) + name
-        return _ext(Ext.ARRAY, head + array("Q", value.shape).tobytes())
+        extension = _ext(Ext.ARRAY, head + array("Q", value.shape).tobytes())
+        if value.nbytes >= _KNOWN_BYTES:
+            self._known[id(value)] = value, extension
+        return extension
 
     def _scalar(self, value: np.generic) -> Any:
         name = _dtype_name(value.dtype)
@@ -239,7 +281,9 @@ class Encoder:
             buffers.append(raw)
             return False
 
-        text = pickle.dumps(value, protocol=5, buffer_callback=taken)
+        file = io.BytesIO()
+        ValuePickler(file, taken).dump(value)
+        text = file.getvalue()
         self.has_pickle = True
         head = layout.PICKLE.pack(len(buffers))
         for buffer in buffers:

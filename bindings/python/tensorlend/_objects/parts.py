@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
-import copyreg
 import hashlib
 import io
 import pickle
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
 from tensorlend._errors import ArgumentError
-from tensorlend._objects.encode import Encoder, copier
+from tensorlend._objects.encode import Encoder, ValuePickler, copier, itself
 from tensorlend._objects.layout import Kind
 from tensorlend._objects.source import Key, Published, published
 
 if TYPE_CHECKING:
     from tensorlend import _native
 
-_T = TypeVar("_T")
-
 #: The member that has the pickle.
 OBJECT = "object"
 #: Minimum length in bytes of an array, a tensor or a buffer that becomes a part.
 LARGE_BYTES = 16 << 10
-#: Minimum number of items of a list, a tuple or a dict that becomes a part.
-LARGE_ITEMS = 1000
-#: Minimum length in bytes of a text or of bytes, one of which among the first items makes a part of their list.
-LONG_BYTES = 4 << 10
+#: Minimum length in bytes of a list, a tuple or a dict that becomes a part, as estimated from SAMPLE items. In one of fewer
+#: than MANY items, arrays and tensors that become parts themselves do not count.
+LARGE_LIST_BYTES = 256 << 10
+SAMPLE = 16
+MANY = 1000
 #: Maximum number of parts. What follows stays in the pickle.
 PARTS_MAX = 1000
 
@@ -49,7 +47,11 @@ class SharedArray(np.ndarray[Any, Any]):
         if memory is None or memory.published.key[-1] != "read":
             return np.asarray(self).__reduce_ex__(protocol)
         offset = self.__array_interface__["data"][0] - memory.start
+        memory.published.sent.note()
         return _array, (memory.published.key, memory.member, offset, self.dtype, self.shape, self.strides)
+
+    def _plain(self) -> Any:
+        return np.asarray(self)
 
     def _memory(self) -> Memory | None:
         base: Any = self.base
@@ -122,6 +124,9 @@ class Split:
         #: Length and writer of each part. The name of a part is its position.
         self._parts: list[tuple[int, Callable[[memoryview], None]]] = []
         self.kept: list[Any] = []
+        if hasattr(type(obj), "_plain"):
+            # An object that was shared before.
+            obj = obj._plain()
         file = io.BytesIO()
         pickler = _Splitter(file, self, obj, keep)
         try:
@@ -174,15 +179,23 @@ def digest(drafts: dict[str, _native.Draft]) -> str:
     return found.hexdigest()
 
 
-class _Splitter(pickle.Pickler):
-    """Pickles an object without its large parts."""
+class _Splitter(ValuePickler):
+    """Pickles an object without its large parts.
+
+    A part of a list, a tuple, a dict or a tensor has another type, which only the program's own values may have: the object
+    itself, attributes of plain objects, and items of these. The containers that `__reduce_ex__` returns stay as they are,
+    because the code that restores the object demands their types.
+    """
 
     def __init__(self, file: io.BytesIO, split: Split, top: Any, keep: bool) -> None:
-        super().__init__(file, 5)
+        super().__init__(file)
         self._split = split
         self._top = top
         self._keep = keep
+        #: The identities of the program's own values.
+        self._values = {id(top)}
         self._found: dict[int, Any] = {}
+        #: Keeps the objects whose identities are known: a later object could have the identity of an earlier one.
         self._objects: list[Any] = []
 
     def persistent_id(self, obj: Any) -> Any:
@@ -191,7 +204,6 @@ class _Splitter(pickle.Pickler):
         if found is None:
             found = self._described(obj)
             if found is not None:
-                # Keep the object: a later object could have its identity.
                 self._found[id(obj)] = found
                 self._objects.append(obj)
         return found
@@ -200,40 +212,69 @@ class _Splitter(pickle.Pickler):
         kind = type(obj)
         if kind is _Kept:
             return self._kept(obj.obj)
-        if kind in (list, tuple, dict) or isinstance(obj, Iterator):
-            return self._collection(obj)
         if kind in (np.ndarray, np.memmap, SharedArray):
             return self._array(obj)
         if self._keep and (kind is types.FunctionType or isinstance(obj, type)) and "<" in obj.__qualname__:
             return self._kept(obj)
         module = kind.__module__.partition(".")[0]
+        if module == "pyarrow":
+            return self._buffer(obj)
+        if id(obj) not in self._values:
+            return None
+        if kind in (list, tuple, dict) or is_iterator(obj):
+            return self._collection(obj)
         if module in ("torch", "tensorlend"):
             return self._tensor(obj)
         if module == "polars" and obj is self._top:
             # polars has no buffers that can be replaced.
             encoder = Encoder.of_value(obj)
             return "object", self._split.add(encoder.measure(), encoder.write)
-        return self._buffer(obj) if module == "pyarrow" else None
+        return None
 
     def reducer_override(self, obj: Any) -> Any:
         """Returns the reduction of an object. An object without one stays in this process."""
-        if not self._keep or isinstance(obj, (type, types.FunctionType, types.BuiltinFunctionType)):
+        if isinstance(obj, (type, types.FunctionType, types.BuiltinFunctionType)):
             return NotImplemented
-        reduce = copyreg.dispatch_table.get(type(obj))
+        kind = type(obj)
+        reduced: Any = super().reducer_override(obj)
+        if reduced is not NotImplemented:
+            self._own(reduced[1])
+            return reduced
+        reduce = self.dispatch_table.get(kind)
         try:
-            return reduce(obj) if reduce else obj.__reduce_ex__(5)
+            reduced = reduce(obj) if reduce else obj.__reduce_ex__(5)
         except Exception:
-            return _itself, (_Kept(obj),)
+            if not self._keep:
+                raise
+            return itself, (_Kept(obj),)
+        is_plain = all(getattr(kind, name) is getattr(object, name) for name in ("__reduce_ex__", "__reduce__"))
+        if isinstance(obj, dict):
+            self._own(obj.values())
+        elif isinstance(obj, (list, tuple)):
+            self._own(obj)
+        if is_plain and reduce is None and isinstance(getattr(kind, "__setstate__", itself), types.FunctionType):
+            state: Any = reduced[2] if len(reduced) > 2 else None
+            for attributes in state if type(state) is tuple else (state,):
+                if type(attributes) is dict:
+                    self._objects.append(attributes)
+                    self._own(attributes.values())
+        return reduced
+
+    def _own(self, values: Iterable[Any]) -> None:
+        self._values.update(map(id, values))
 
     def _kept(self, obj: Any) -> Any:
         self._split.kept.append(obj)
         return "kept", len(self._split.kept) - 1
 
     def _collection(self, obj: Any) -> Any:
-        if obj is not self._top and not (self._split.has_room and _is_large(obj)):
-            return None
-        encoder = Encoder.of_items(obj, Kind.LIST) if isinstance(obj, Iterator) else Encoder.of(obj)
-        return None if encoder is None else ("object", self._split.add(encoder.measure(), encoder.write))
+        if obj is self._top or self._split.has_room and _is_large(obj):
+            encoder = Encoder.of_items(obj, Kind.LIST) if is_iterator(obj) else Encoder.of(obj)
+            if encoder is not None:
+                return "object", self._split.add(encoder.measure(), encoder.write)
+        if not is_iterator(obj):
+            self._own(obj.values() if type(obj) is dict else obj)
+        return None
 
     def _is_part(self, obj: Any, nbytes: int) -> bool:
         return nbytes >= (1 if obj is self._top else LARGE_BYTES) and self._split.has_room
@@ -266,13 +307,38 @@ class _Splitter(pickle.Pickler):
         return "buffer", self._split.add(flat.nbytes, copier(flat))
 
 
+def is_iterator(obj: Any) -> bool:
+    """Returns whether an object is an iterator of Python itself, not of a class that the program defines."""
+    return isinstance(obj, Iterator) and type(obj).__module__ in ("builtins", "itertools")
+
+
 def _is_large(items: Any) -> bool:
-    if isinstance(items, Iterator):
-        return False
-    if len(items) >= LARGE_ITEMS:
-        return True
+    """Returns whether a list, a tuple or a dict is large and has only items that rows contain by value."""
     values = items.values() if type(items) is dict else items
-    return any(type(item) in (bytes, str) and len(item) >= LONG_BYTES for item in islice(values, 8))
+    sample = list(islice(values, 0, None, max(1, len(items) // SAMPLE)))
+    sizes = [_bytes_of(item, 0) for item in sample]
+    if len(items) < MANY and None not in sizes:
+        sizes = [0 if hasattr(item, "dtype") and (size or 0) >= LARGE_BYTES else size for item, size in zip(sample, sizes, strict=True)]
+    return bool(sample) and None not in sizes and sum(filter(None, sizes)) * len(items) >= LARGE_LIST_BYTES * len(sample)
+
+
+def _bytes_of(value: Any, depth: int) -> int | None:
+    """Estimates the length of a value; None if a row would contain it as a pickle."""
+    if isinstance(value, (bool, int, float, str, bytes, np.generic)) or value is None:
+        return sys.getsizeof(value)
+    if isinstance(value, np.ndarray):
+        return None if value.dtype.hasobject else value.nbytes
+    if type(value).__name__ in ("Tensor", "SharedTensor"):
+        return int(value.nbytes)
+    if type(value) not in (list, tuple, dict) or depth == 4:
+        return None
+    total = sys.getsizeof(value)
+    for item in islice(value.values() if type(value) is dict else value, SAMPLE):
+        nbytes = _bytes_of(item, depth + 1)
+        if nbytes is None:
+            return None
+        total += nbytes
+    return total
 
 
 class _Kept:
@@ -280,10 +346,6 @@ class _Kept:
 
     def __init__(self, obj: Any) -> None:
         self.obj = obj
-
-
-def _itself(obj: _T) -> _T:
-    return obj
 
 
 class Joiner(pickle.Unpickler):

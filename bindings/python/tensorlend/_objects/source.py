@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +19,23 @@ if TYPE_CHECKING:
 Key = tuple[tuple[str, ...], "str | None", str, tuple[int, int], "Mode"]
 
 
+class Sent:
+    """When a process last pickled a reference to a value, in monotonic time."""
+
+    at: float | None = None
+
+    def note(self) -> None:
+        """Notes that a reference is pickled now."""
+        self.at = time.monotonic()
+
+
 class Published:
     """One version of a name. Each process leases the value once, when it first reads it."""
 
     def __init__(self, key: Key) -> None:
         self.key = key
         self.leased: Any = None
+        self.sent = Sent()
 
     @property
     def name(self) -> str:

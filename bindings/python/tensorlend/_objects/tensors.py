@@ -23,9 +23,25 @@ class SharedTensor(torch.Tensor):
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         key = self._memory.published.key
-        if key[-1] != "read" or self.data_ptr() != self._memory.start:
-            return self.as_subclass(torch.Tensor).__reduce_ex__(protocol)  # type: ignore[arg-type]
-        return tensor, (key, self._memory.member, str(self.dtype).removeprefix("torch."), tuple(self.shape))
+        offset = self.data_ptr() - self._memory.start
+        if key[-1] != "read" or self.requires_grad or not 0 <= offset < self._memory.nbytes:
+            return self._plain().__reduce_ex__(protocol)
+        self._memory.published.sent.note()
+        attributes = {name: value for name, value in self.__dict__.items() if name != "_memory"}
+        name = str(self.dtype).removeprefix("torch.")
+        arguments = key, self._memory.member, name, tuple(self.shape), self.stride(), offset // self.itemsize
+        return (tensor, arguments, attributes) if attributes else (tensor, arguments)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
+        copied = memo[id(self)] = self._plain().clone().requires_grad_(self.requires_grad)
+        return copied
+
+    def detach(self) -> SharedTensor:
+        """Returns a tensor of the same memory without a gradient."""
+        return _made(self._plain().detach(), self._memory)
+
+    def _plain(self) -> torch.Tensor:
+        return self.as_subclass(torch.Tensor)  # type: ignore[arg-type]
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if self._memory.published.key[-1] == "read":
@@ -43,15 +59,22 @@ def described(value: Any) -> tuple[np.ndarray[Any, Any], str, tuple[int, ...]] |
     name = str(value.dtype).removeprefix("torch.")
     if value.requires_grad or name not in layout.TORCH_DTYPES:
         return None
-    plain = value.as_subclass(torch.Tensor)  # type: ignore[arg-type]
+    plain = value.as_subclass(torch.Tensor)
     flat = plain.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8).numpy()
     return flat, name, tuple(value.shape)
 
 
-def tensor(key: Key, member: str, dtype: str, shape: tuple[int, ...]) -> SharedTensor:
-    """Returns a tensor that views a part."""
+def tensor(
+    key: Key, member: str, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...] | None = None, offset: int = 0
+) -> SharedTensor:
+    """Returns a tensor that views a part. Strides and offset are in elements; without strides, the order is C's."""
     value = published(key)
-    flat = value.lease(member).torch().view(getattr(torch, dtype)).reshape(shape)
-    made = torch.Tensor._make_subclass(SharedTensor, flat)
-    made._memory = Memory(value, member)
+    flat = value.lease(member).torch().view(getattr(torch, dtype))
+    view = flat.reshape(shape) if strides is None else flat.as_strided(shape, strides, offset)
+    return _made(view, Memory(value, member))
+
+
+def _made(plain: torch.Tensor, memory: Memory) -> SharedTensor:
+    made = torch.Tensor._make_subclass(SharedTensor, plain)
+    made._memory = memory
     return made
