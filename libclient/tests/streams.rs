@@ -199,6 +199,33 @@ fn a_stream_outlives_its_producer_and_another_may_take_it_up() {
 }
 
 #[test]
+fn messages_that_a_subscription_missed_while_the_stream_was_opened_again_count_as_lost() {
+    let broker = broker();
+    let (producer, consumer) = (client(&broker), client(&broker));
+    let open = || producer.stream("s").capacity(4).policy(Policy::DropOldest).open().unwrap();
+    let send = |stream: &tensorlend::Stream, count: u64| {
+        for number in 0..count {
+            stream.send(draft(&producer, number)).unwrap();
+        }
+    };
+    let stream = open();
+    let mut messages = consumer.subscribe("s").unwrap();
+    send(&stream, 7);
+    assert_eq!(messages.recv().unwrap().sequence(), 3);
+    drop(stream);
+    let stream = open();
+    send(&stream, 6);
+    let first = messages.recv().unwrap();
+    // 3 of the former stream and 2 of the next one, after the 3 before the first message.
+    assert_eq!((first.sequence(), first.lost(), messages.lost()), (2, 5, 8));
+    // A subscription that has taken everything has lost nothing.
+    while messages.try_recv().unwrap().is_some() {}
+    drop(stream);
+    send(&open(), 1);
+    assert_eq!((messages.recv().unwrap().lost(), messages.lost()), (0, 8));
+}
+
+#[test]
 fn a_subscription_can_be_polled() {
     let broker = broker();
     let (producer, consumer) = (client(&broker), client(&broker));

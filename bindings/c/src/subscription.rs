@@ -126,8 +126,8 @@ pub unsafe extern "C" fn tensorlend_subscription_fd(subscription: *const tensorl
     look!(-1, |subscription: handle| subscription.pollable.then(|| subscription.subscription.as_fd().as_raw_fd()))
 }
 
-/// Returns the number of messages that were replaced before this subscription took them; 0 for
-/// NULL.
+/// Returns the number of messages that this subscription missed: they were replaced before it took
+/// them, or the stream was opened again. Returns 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_subscription_lost(subscription: *const tensorlend_subscription) -> u64 {
     look!(0, |subscription: handle| Some(subscription.subscription.lost()))

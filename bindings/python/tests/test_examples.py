@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -47,22 +48,40 @@ def viewer_in_c(tmp_path):
     return program
 
 
+def camera_has_ended(viewer: subprocess.Popen[str]) -> None:
+    """Waits until a viewer in Python has read everything that its camera sent."""
+    said = viewer.stdout.readline()
+    assert "the camera has ended" in said, said
+
+
+def interrupted(viewer: subprocess.Popen[str]) -> list[int]:
+    """Ends a viewer in Python, and returns its numbers of pictures and of lost ones."""
+    viewer.send_signal(signal.SIGINT)
+    return [*map(int, re.findall(r"viewer: (\d+) pictures, (\d+) lost", done(viewer))[0])]
+
+
 def test_a_camera_and_viewers_in_python_and_c(broker, viewer_in_c):
     socket = {"TENSORLEND_SOCKET": broker.address}
     viewer = start(sys.executable, EXAMPLES / "camera/viewer.py", **socket)
     in_c = start(viewer_in_c, **socket)
-    done(start(sys.executable, EXAMPLES / "camera/camera.py", "50", **socket))
-    seen, lost = map(int, re.findall(r"(\d+) pictures, (\d+) lost", done(viewer))[0])
-    assert seen + lost == 50 and seen > 0
+    done(start(sys.executable, EXAMPLES / "camera/camera.py", "50", "2", **socket))
     pictures, mean = re.findall(r"(\d+) pictures, mean ([\d.]+)", done(in_c))[0]
     assert 0 < int(pictures) <= 50 and 0 < float(mean) < 60
+    camera_has_ended(viewer)
+    seen, lost = interrupted(viewer)
+    assert seen + lost == 50 and seen > 0
 
 
-def test_a_camera_and_viewers_in_python(broker):
+def test_viewers_in_python_continue_with_the_next_camera(broker):
     socket = {"TENSORLEND_SOCKET": broker.address}
     viewers = [start(sys.executable, EXAMPLES / "camera/viewer.py", **socket) for _ in range(2)]
-    done(start(sys.executable, EXAMPLES / "camera/camera.py", "20", **socket))
-    assert all("pictures" in done(viewer) for viewer in viewers)
+    for frames in ["20", "30"]:
+        done(start(sys.executable, EXAMPLES / "camera/camera.py", frames, "2", **socket))
+        for viewer in viewers:
+            camera_has_ended(viewer)
+    for viewer in viewers:
+        seen, lost = interrupted(viewer)
+        assert seen + lost == 50 and seen > 0
 
 
 def test_a_training_loop(broker):

@@ -484,8 +484,8 @@ impl Subscription {
         &self.at.head.bell
     }
 
-    /// Returns the number of messages lost since the subscription began: the producer replaced them before they were received.
-    /// For a stream of another machine, also messages that did not reach this machine.
+    /// Returns the number of messages lost since the subscription began: the producer replaced them before they were received,
+    /// or the stream was opened again. For a stream of another machine, also messages that did not reach this machine.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -504,7 +504,7 @@ impl Subscription {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// With [`Policy::Block`] and [`Policy::Error`] the number stays 0 for a stream of this machine.
+    /// With [`Policy::Block`] and [`Policy::Error`] the number stays 0 for a stream of this machine that is not opened again.
     pub fn lost(&self) -> u64 {
         self.lost
     }

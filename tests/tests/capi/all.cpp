@@ -281,6 +281,10 @@ static void test_loops(const Client &client) {
         total += std::uint64_t(*frame.data<int>());
     IS(total == 4 + 2 * 5 + 6 + 7 && frames.lost() == 0 && frames.position() == 5);
     IS(status_of([&] { frames.try_recv(); }) == TENSORLEND_STREAM_ENDED);
+    client.stream("frames").send(client.draft({9})); // opened again: the subscription continues
+    for (const Message &frame : frames)
+        total += frame.number + std::uint64_t(*frame.data<int>());
+    IS(total == 4 + 2 * 5 + 6 + 7 + 9 && frames.lost() == 0);
     client.delete_stream("frames");
 }
 

@@ -61,10 +61,15 @@ impl Subscription {
             Err(e) if e.is_not_found() => return Err(self.ended()),
             other => other?,
         };
+        let unread = self.at.head.head.read().saturating_sub(self.next);
         self.at = at;
         self.wake = wake.map(Arc::new);
         self.progress.on_gateway();
         self.begin(Start::Oldest);
+        // The origins of the messages count what a gateway's streams have lost.
+        if !self.progress.is_remote() {
+            self.count(unread.saturating_add(self.next));
+        }
         Ok(true)
     }
 }
