@@ -14,6 +14,7 @@ pub mod cgroup;
 pub mod clock;
 #[cfg(feature = "crash-points")]
 pub mod crash;
+pub mod fault;
 pub mod file_lease;
 pub mod fork;
 pub mod futex;

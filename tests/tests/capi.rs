@@ -141,6 +141,36 @@ fn an_exception_that_leaves_a_callback_ends_the_process() {
     assert_eq!((done.status.signal(), &*done.stdout), (Some(libc::SIGABRT), &b"connected\n"[..]), "{done:?}");
 }
 
+#[test]
+fn a_fault_in_lent_memory_is_explained() {
+    use std::os::unix::process::ExitStatusExt;
+    const READ_ONLY: &str = "which is leased read-only: write to a copy (tensorlend_get_into, tensorlend_lease_copy), or publish a new \
+                             value\n";
+    let Some(kit) = Kit::get() else { return };
+    let daemon = Daemon::start("");
+    let died = |program: &mut Command| {
+        let done = run(program.env("TENSORLEND_SOCKET", daemon.socket()));
+        (done.status.code(), done.status.signal(), String::from_utf8_lossy(&done.stderr).into_owned())
+    };
+    let says = |what: &str| format!("tensorlend: Segmentation fault: this process {what}");
+    let (in_c, in_cpp) = (source("faults.c"), source("faults.cpp"));
+    let program = kit.compile(Language::C, &[&in_c], &[], Link::Shared);
+    let (tensor, member) =
+        (format!("wrote to tensor \"weights\", {READ_ONLY}"), format!("wrote to tensor \"batch[y]\", {READ_ONLY}"));
+    let draft = "used a draft of its parent process, which is not mapped after a fork: create it in the child\n";
+    for (what, line) in [("lease", &*tensor), ("member", &member), ("draft", draft)] {
+        assert_eq!(died(kit.command(&program).arg(what)), (None, Some(libc::SIGSEGV), says(line)), "{what}");
+    }
+    // The former handler ends the process.
+    assert_eq!(died(kit.command(&program).arg("own handler")), (Some(100 + libc::SIGSEGV), None, says(&tensor)));
+    // Memory that is no lease's is not explained, and neither is a fault without the call.
+    for what in ["freed", "off"] {
+        assert_eq!(died(kit.command(&program).arg(what)), (None, Some(libc::SIGSEGV), String::new()), "{what}");
+    }
+    let program = kit.compile(Language::Cpp, &[&in_cpp], &[], Link::Shared);
+    assert_eq!(died(&mut kit.command(&program)), (None, Some(libc::SIGSEGV), says(&tensor)));
+}
+
 /// Runs CMake, which finds the library below a prefix; returns whether it succeeded, and its output.
 fn cmake(arguments: &[&str], folder: &Path, prefix: &Path) -> (bool, String) {
     let done = run(Command::new("cmake").args(arguments).current_dir(folder).env("CMAKE_PREFIX_PATH", prefix));

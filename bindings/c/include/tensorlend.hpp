@@ -57,6 +57,9 @@ inline void check(tensorlend_status status) {
         throw Error(status);
 }
 
+/// Explains a write to a lease, before it ends the process: see tensorlend_explain_faults().
+inline void explain_faults() { check(tensorlend_explain_faults()); }
+
 #ifdef __cpp_lib_span
 /// std::span; before C++20 a class with the same use.
 template <typename T> using Span = std::span<T>;

@@ -66,7 +66,7 @@ pub unsafe extern "C" fn tensorlend_caller_call(
 ) -> tensorlend_status {
     call!(|response: out, caller: handle_mut, request: consumed| {
         let caller = caller.opened()?;
-        response.lend(caller.call(request.draft()?, timeout(timeout_ns))?);
+        response.lend(caller.call(request.draft()?, timeout(timeout_ns))?, "");
     })
 }
 
@@ -113,7 +113,7 @@ pub unsafe extern "C" fn tensorlend_caller_recv(
     call!(|response: out, caller: handle_mut, number: optional_variable| {
         let (of, received) = caller.opened()?.recv(timeout(timeout_ns));
         number.fill(of);
-        response.lend(received?);
+        response.lend(received?, "");
     })
 }
 

@@ -311,7 +311,7 @@ pub unsafe extern "C" fn tensorlend_get_device(
     name: *const c_char,
     lease: *mut *mut tensorlend_lease,
 ) -> tensorlend_status {
-    call!(|lease: out, client: handle, name: text| lease.lend(Value::Device(client.client.get_device(name)?)))
+    call!(|lease: out, client: handle, name: text| lease.lend(Value::Device(client.client.get_device(name)?), name))
 }
 
 /// Works like `tensorlend_get_device`, but does not wait for the producer's work. Call
@@ -322,7 +322,9 @@ pub unsafe extern "C" fn tensorlend_get_device_early(
     name: *const c_char,
     lease: *mut *mut tensorlend_lease,
 ) -> tensorlend_status {
-    call!(|lease: out, client: handle, name: text| lease.lend(Value::Device(client.client.get_device_early(name)?)))
+    call!(
+        |lease: out, client: handle, name: text| lease.lend(Value::Device(client.client.get_device_early(name)?), name)
+    )
 }
 
 /// Records a stream whose work reads the leased tensor, or the tensors of a dataset on the stream's

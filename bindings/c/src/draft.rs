@@ -3,6 +3,7 @@
 use super::arguments::{Consumed, call, convert, free, look};
 use super::client::tensorlend_client;
 use super::dtype::tensorlend_dtype;
+use super::fault::note_draft;
 use super::process::Process;
 use super::status::tensorlend_status;
 use super::version::tensorlend_version;
@@ -11,6 +12,7 @@ use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tensorlend::{Client, Draft, Error, Lifetime, Result, TensorSpec, ValueDraft, check_name};
+use tensorlend_os::fault::Noted;
 
 /// A tensor or a dataset that the program writes in the memory where its readers will see it. Other
 /// clients see the draft once it is published, sent or appended. Only one thread at a time may use
@@ -28,6 +30,8 @@ pub struct tensorlend_draft {
     data: *mut u8,
     bytes: u64,
     dtype: tensorlend_dtype,
+    /// The entry in the table of faults. Without an entry while the handler is off.
+    _noted: Noted,
 }
 
 /// The memory that a draft and its `DLPack` tensors keep alive together.
@@ -35,10 +39,12 @@ pub(super) type Shared = Mutex<ValueDraft>;
 
 impl tensorlend_draft {
     pub(super) fn of(mut payload: ValueDraft) -> Self {
+        let mut noted = Noted::default();
         let (data, bytes, dtype) = match &mut payload {
             ValueDraft::Tensor(draft) => {
                 let dtype = draft.dtype().pack();
                 let bytes = draft.bytes_mut();
+                noted = note_draft(bytes);
                 (bytes.as_mut_ptr(), bytes.len() as u64, dtype)
             }
             // Do not request the address here. After such a request, publishing waits for all work
@@ -47,7 +53,7 @@ impl tensorlend_draft {
             // A dataset has no address, no length and no element type.
             _ => (null_mut(), 0, 0),
         };
-        Self { shared: Arc::new(Mutex::new(payload)), process: Process::current(), data, bytes, dtype }
+        Self { shared: Arc::new(Mutex::new(payload)), process: Process::current(), data, bytes, dtype, _noted: noted }
     }
 
     /// Returns the address of the first byte; NULL for a dataset and on a device.

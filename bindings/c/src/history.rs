@@ -57,5 +57,6 @@ pub unsafe extern "C" fn tensorlend_versions(
     name: *const c_char,
     leases: *mut *mut tensorlend_leases,
 ) -> tensorlend_status {
-    call!(|leases: out, client: handle, name: text| leases.lend_all(client.client.versions(name)?))
+    call!(|leases: out, client: handle, name: text| leases
+        .lend_all(client.client.versions(name)?.into_iter().map(|value| (value, name))))
 }

@@ -2,6 +2,7 @@
 
 use super::arguments::{Out, bytes_or_null, c_text, call, convert, handle, look};
 use super::dtype::tensorlend_dtype;
+use super::fault::note_leased;
 use super::process::Process;
 use super::status::{look, tensorlend_status};
 use super::version::tensorlend_version;
@@ -9,6 +10,7 @@ use std::ffi::{CString, c_char, c_void};
 use std::ptr::{from_ref, null};
 use std::sync::Arc;
 use tensorlend::{DeviceMember, DeviceTensor, Error, Member, Result, Tensor, Value};
+use tensorlend_os::fault::Noted;
 
 /// A tensor that the program reads in place. The structure is borrowed from a lease, and valid as
 /// long as that lease lives. Only the library creates these structures. Later versions may add
@@ -133,6 +135,8 @@ pub struct tensorlend_lease {
     names: Vec<CString>,
     /// The UUIDs of the devices of the tensor or of the members; empty texts for host memory.
     uuids: Vec<CString>,
+    /// The entries of the tensors in the table of faults. Empty while the handler is off.
+    _noted: Vec<Noted>,
 }
 
 // SAFETY: the pointers in the descriptions point into memory that `value` and `names` own. Any
@@ -149,10 +153,12 @@ const _: fn() = || {
 };
 
 impl tensorlend_lease {
-    pub(super) fn of(value: Value) -> Arc<Self> {
+    /// Returns a lease on a value. `name` is the name by which the value was found; empty if it has none.
+    pub(super) fn of(value: Value, name: &str) -> Arc<Self> {
         let (process, tensor) = (Process::current(), None);
         let (members, names, uuids) = (Vec::new(), Vec::new(), Vec::new());
-        let mut lease = Arc::new(Self { value, process, tensor, members, names, uuids });
+        let noted = note_leased(&value, name);
+        let mut lease = Arc::new(Self { value, process, tensor, members, names, uuids, _noted: noted });
         // Write the descriptions after the allocation, because they contain pointers into the
         // lease.
         let inner = Arc::get_mut(&mut lease).expect("nobody else has it yet");
@@ -249,9 +255,9 @@ pub(super) enum Found<'l> {
 }
 
 impl Out<tensorlend_lease> {
-    /// Fills the variable with a lease.
-    pub(super) fn lend(self, value: Value) {
-        self.fill_raw(Arc::into_raw(tensorlend_lease::of(value)).cast_mut());
+    /// Fills the variable with a lease. `name` is the name by which the value was found; empty if it has none.
+    pub(super) fn lend(self, value: Value, name: &str) {
+        self.fill_raw(Arc::into_raw(tensorlend_lease::of(value, name)).cast_mut());
     }
 }
 

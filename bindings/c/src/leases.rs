@@ -12,9 +12,9 @@ pub struct tensorlend_leases {
 }
 
 impl Out<tensorlend_leases> {
-    /// Fills the variable with leases.
-    pub(super) fn lend_all(self, values: Vec<Value>) {
-        self.fill(tensorlend_leases { all: values.into_iter().map(tensorlend_lease::of).collect() });
+    /// Fills the variable with leases on values, each with its name.
+    pub(super) fn lend_all<'n>(self, values: impl Iterator<Item = (Value, &'n str)>) {
+        self.fill(tensorlend_leases { all: values.map(|(value, name)| tensorlend_lease::of(value, name)).collect() });
     }
 }
 

@@ -49,6 +49,7 @@ mod device;
 mod dlpack;
 mod draft;
 mod dtype;
+mod fault;
 mod history;
 mod instruments;
 mod lease;

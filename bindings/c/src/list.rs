@@ -121,7 +121,7 @@ pub unsafe extern "C" fn tensorlend_list_get_range(
         if first > end {
             return Err(Error::Argument(format!("items {first} to {end}: the end is before the first")).into());
         }
-        leases.lend_all(client.client.get_range(list, first..end)?);
+        leases.lend_all(client.client.get_range(list, first..end)?.into_iter().map(|value| (value, list)));
     })
 }
 

@@ -74,7 +74,7 @@ pub unsafe extern "C" fn tensorlend_model_get(
     model: *const c_char,
     onnx: *mut *mut tensorlend_lease,
 ) -> tensorlend_status {
-    call!(|onnx: out, client: handle, model: text| onnx.lend(Value::Tensor(client.models()?.get(model)?.0)))
+    call!(|onnx: out, client: handle, model: text| onnx.lend(Value::Tensor(client.models()?.get(model)?.0), model))
 }
 
 /// Deletes a model. Its runners end. Writes whether the model existed to `*existed`, unless
@@ -215,7 +215,7 @@ pub unsafe extern "C" fn tensorlend_model_run(
 ) -> tensorlend_status {
     call!(|response: out, model: handle_mut, request: consumed| {
         model.process.check()?;
-        response.lend(Value::Dataset(model.model.run(request.take()?.request, timeout(timeout_ns))?));
+        response.lend(Value::Dataset(model.model.run(request.take()?.request, timeout(timeout_ns))?), "");
     })
 }
 

@@ -22,7 +22,7 @@ pub unsafe extern "C" fn tensorlend_get(
     name: *const c_char,
     lease: *mut *mut tensorlend_lease,
 ) -> tensorlend_status {
-    call!(|lease: out, client: handle, name: text| lease.lend(Value::Tensor(client.client.get(name)?)))
+    call!(|lease: out, client: handle, name: text| lease.lend(Value::Tensor(client.client.get(name)?), name))
 }
 
 /// Leases the name's current dataset. One lease holds all of its tensors. Errors are those of
@@ -33,7 +33,7 @@ pub unsafe extern "C" fn tensorlend_get_dataset(
     name: *const c_char,
     lease: *mut *mut tensorlend_lease,
 ) -> tensorlend_status {
-    call!(|lease: out, client: handle, name: text| lease.lend(Value::Dataset(client.client.get_dataset(name)?)))
+    call!(|lease: out, client: handle, name: text| lease.lend(Value::Dataset(client.client.get_dataset(name)?), name))
 }
 
 /// Leases the name's current value, which is a tensor or a dataset.
@@ -43,7 +43,7 @@ pub unsafe extern "C" fn tensorlend_get_value(
     name: *const c_char,
     lease: *mut *mut tensorlend_lease,
 ) -> tensorlend_status {
-    call!(|lease: out, client: handle, name: text| lease.lend(client.client.get_value(name)?))
+    call!(|lease: out, client: handle, name: text| lease.lend(client.client.get_value(name)?, name))
 }
 
 /// Leases the current values of `count` names, which are tensors or datasets, in the order of the
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn tensorlend_get_many(
 ) -> tensorlend_status {
     call!(|leases: out, client: handle, names: texts(count)| {
         let values: Result<Vec<Value>> = client.client.get_many(&names).into_iter().collect();
-        leases.lend_all(values?);
+        leases.lend_all(values?.into_iter().zip(names.iter().copied()));
     })
 }
 
@@ -96,7 +96,7 @@ pub unsafe extern "C" fn tensorlend_wait_for(
     lease: *mut *mut tensorlend_lease,
 ) -> tensorlend_status {
     call!(|lease: out, client: handle, name: text| {
-        lease.lend(Value::Tensor(client.client.wait_for(name, timeout(timeout_ns))?));
+        lease.lend(Value::Tensor(client.client.wait_for(name, timeout(timeout_ns))?), name);
     })
 }
 
@@ -112,7 +112,7 @@ pub unsafe extern "C" fn tensorlend_wait_newer(
     lease: *mut *mut tensorlend_lease,
 ) -> tensorlend_status {
     call!(|lease: out, client: handle, name: text| {
-        lease.lend(client.client.wait_value(name, seen.into(), timeout(timeout_ns))?);
+        lease.lend(client.client.wait_value(name, seen.into(), timeout(timeout_ns))?, name);
     })
 }
 

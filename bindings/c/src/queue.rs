@@ -34,10 +34,10 @@ pub struct tensorlend_queue_item {
 }
 
 impl tensorlend_queue_item {
-    fn of(item: QueueItem) -> Self {
+    fn of(item: QueueItem, queue: &Queue) -> Self {
         let number = item.number();
         let (value, claim) = item.split();
-        Self { lease: tensorlend_lease::of(value), claim, number }
+        Self { lease: tensorlend_lease::of(value, queue.name()), claim, number }
     }
 }
 
@@ -123,7 +123,8 @@ pub unsafe extern "C" fn tensorlend_queue_get(
     timeout_ns: i64,
     item: *mut *mut tensorlend_queue_item,
 ) -> tensorlend_status {
-    call!(|item: out, queue: handle| item.fill(tensorlend_queue_item::of(queue.queue.get(timeout(timeout_ns))?)))
+    call!(|item: out, queue: handle| item
+        .fill(tensorlend_queue_item::of(queue.queue.get(timeout(timeout_ns))?, &queue.queue)))
 }
 
 /// Confirms `*item`, as `tensorlend_queue_item_done` does, and claims the next item into the same variable, as
@@ -142,7 +143,7 @@ pub unsafe extern "C" fn tensorlend_queue_next(
         let done = convert!(item: consumed)?.take_any()?.map(|item| item.claim);
         let out = convert!(item: out)?;
         let next = queue.queue.feed(1).next(done, Deadline::new(timeout(timeout_ns)))?;
-        out.fill(tensorlend_queue_item::of(next));
+        out.fill(tensorlend_queue_item::of(next, &queue.queue));
     })
 }
 

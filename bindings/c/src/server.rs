@@ -36,7 +36,7 @@ pub struct tensorlend_request {
 impl tensorlend_request {
     fn of(call: Call) -> Self {
         let (value, reply) = call.split();
-        Self { lease: tensorlend_lease::of(value), reply, process: Process::current() }
+        Self { lease: tensorlend_lease::of(value, ""), reply, process: Process::current() }
     }
 }
 

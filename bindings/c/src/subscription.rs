@@ -93,7 +93,7 @@ pub unsafe extern "C" fn tensorlend_subscription_recv(
             Some(timeout) => subscription.subscription.recv_timeout(timeout),
         }?;
         number.fill(received.sequence());
-        message.lend(received.into_value());
+        message.lend(received.into_value(), subscription.subscription.name());
     })
 }
 
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn tensorlend_subscription_try_recv(
     call!(|message: out, subscription: handle_mut, number: optional_variable| {
         if let Some(received) = subscription.subscription.try_recv()? {
             number.fill(received.sequence());
-            message.lend(received.into_value());
+            message.lend(received.into_value(), subscription.subscription.name());
         }
     })
 }

@@ -166,7 +166,7 @@ fn noted(kind: Kind, tensor: &Tensor, start: *const u8, name: &str, member: Opti
 /// Adds the address of a tensor that is leased without a view to the table, as [`noted`] does.
 pub fn noted_lent(value: &Value, at: usize, name: &str) -> Noted {
     let tensor = host_tensor(value, at);
-    noted(Kind::leased(name), tensor, tensor.bytes().as_ptr(), name, member(value, at))
+    noted(Kind::Leased, tensor, tensor.bytes().as_ptr(), name, member(value, at))
 }
 
 impl Deref for View {
@@ -188,7 +188,7 @@ impl View {
     pub fn leased(value: Arc<Value>, at: usize, name: &str) -> Self {
         let tensor = host_tensor(&value, at);
         let start = tensor.bytes().as_ptr().cast_mut().wrapping_add(tensor.byte_offset());
-        let noted = noted(Kind::leased(name), tensor, tensor.bytes().as_ptr(), name, member(&value, at));
+        let noted = noted(Kind::Leased, tensor, tensor.bytes().as_ptr(), name, member(&value, at));
         Self::new(Layout::leased(tensor, false), start, Owner::Lease(value.clone(), at), Some(noted))
     }
 

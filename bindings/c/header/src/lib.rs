@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// The source files of the interface, in the order of the header.
-pub const FILES: [&str; 23] = [
+pub const FILES: [&str; 24] = [
     "status",
     "version",
     "dtype",
@@ -25,6 +25,7 @@ pub const FILES: [&str; 23] = [
     "model",
     "remote",
     "device",
+    "fault",
     "stat",
     "instruments",
 ];
