@@ -67,6 +67,11 @@ impl Home {
     pub fn daemons(&self) -> Vec<u32> {
         processes("--detached", self.folder.path())
     }
+
+    /// Returns the pids of the fd stores of these daemons.
+    pub fn stores(&self) -> Vec<u32> {
+        processes("--fd-store", self.folder.path())
+    }
 }
 
 impl Drop for Home {

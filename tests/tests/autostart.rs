@@ -130,6 +130,53 @@ fn an_idle_daemon_ends_and_the_next_client_starts_another() {
     }
 }
 
+#[test]
+fn stop_ends_the_daemon_and_its_names() {
+    if skip_with_system() {
+        return;
+    }
+    let home = Home::new("");
+    let stop = || {
+        let output = run(&mut home.cli(&["stop"]));
+        assert_done(&output);
+        text(&output.stdout)
+    };
+    assert!(stop().starts_with("no daemon runs at "));
+    assert_done(&home.put("a"));
+    let [pid] = home.daemons()[..] else { panic!("one daemon: {:?}", home.daemons()) };
+    assert_eq!(home.stores().len(), 1);
+    let said = stop();
+    assert!(said.starts_with(&format!("ended tensorlendd (process {pid}): 1 name (")), "{said}");
+    assert!(said.ends_with("which end with it\n"), "{said}");
+    assert_eq!((home.daemons(), home.stores(), home.socket().exists()), (vec![], vec![], false));
+    assert_done(&home.put("b"));
+    assert_eq!(home.names(), ["b"]);
+    assert_done(&run(&mut home.cli(&["rm", "b"])));
+    assert!(stop().ends_with(")\n"), "no names");
+    // The daemon of an explicit socket.
+    let daemon = tensorlend_tests::Daemon::start("");
+    let socket = daemon.socket();
+    let output = run(&mut home.cli(&["--socket", socket.to_str().unwrap(), "stop"]));
+    assert_done(&output);
+    assert!(text(&output.stdout).contains(&format!("process {}", daemon.pid())), "{}", text(&output.stdout));
+}
+
+/// As of a service manager, which listens before it starts the daemon, or a program with a daemon inside.
+#[test]
+fn stop_ends_no_other_program() {
+    let home = Home::new("");
+    let flags = rustix::net::SocketFlags::CLOEXEC;
+    let own =
+        rustix::net::socket_with(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::SEQPACKET, flags, None)
+            .unwrap();
+    rustix::net::bind(&own, &rustix::net::SocketAddrUnix::new(home.socket()).unwrap()).unwrap();
+    rustix::net::listen(&own, 4).unwrap();
+    let output = run(&mut home.cli(&["stop"]));
+    let error = text(&output.stderr);
+    assert!(!output.status.success() && error.contains(&format!("process {} ", std::process::id())), "{error}");
+    assert!(error.contains("systemctl stop tensorlendd.socket"), "{error}");
+}
+
 /// Clients connect at the moment at which the daemon ends.
 #[test]
 fn a_client_of_an_ending_daemon_is_served() {

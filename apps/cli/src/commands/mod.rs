@@ -24,6 +24,7 @@ mod run;
 mod save;
 mod send;
 mod stat;
+mod stop;
 mod watch;
 #[cfg(feature = "web")]
 mod web;
@@ -65,6 +66,7 @@ pub enum Command {
     Model(model::ModelArgs),
     Stat(stat::StatArgs),
     Ping(ping::PingArgs),
+    Stop(stop::StopArgs),
     Doctor(crate::doctor::DoctorArgs),
     Shm(crate::shm::ShmArgs),
     #[cfg(feature = "top")]
@@ -129,6 +131,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         Command::Stat(stat) if stat.observe.on => stat.run_observed(at),
         Command::Stat(stat) => stat.run(at),
         Command::Ping(ping) => ping.run(at),
+        Command::Stop(_) => stop::run(at),
         Command::Doctor(doctor) => doctor.run(at),
         Command::Shm(shm) => shm.run(),
         #[cfg(feature = "top")]

@@ -6,7 +6,7 @@ mod health;
 mod kernel;
 mod limits;
 mod report;
-mod service;
+pub mod service;
 mod socket;
 
 use std::path::{Path, PathBuf};

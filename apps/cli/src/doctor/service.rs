@@ -63,7 +63,7 @@ fn check_process(report: &mut Report, path: &Path) {
 
 /// Checks the fd store that systemd has for the daemon's unit.
 fn check_service(report: &mut Report, service: &Service) {
-    let Service { name, descriptors_max, descriptors } = service;
+    let Service { name, descriptors_max, descriptors, .. } = service;
     let found = format!("systemd keeps {descriptors} descriptors of {name}, {descriptors_max} at most");
     let fix = format!("FileDescriptorStoreMax=4096 in the unit (systemctl edit); {FEWER_DESCRIPTORS}");
     if *descriptors_max == 0 {
@@ -76,20 +76,24 @@ fn check_service(report: &mut Report, service: &Service) {
 }
 
 /// The systemd service whose main process is the daemon.
-struct Service {
-    name: String,
+pub struct Service {
+    pub name: String,
+    /// Whether a user's manager runs it.
+    pub is_users: bool,
     descriptors_max: u64,
     descriptors: u64,
 }
 
 impl Service {
-    fn of(pid: u32) -> Option<Self> {
+    /// Returns the service of a process. `None` if the process is not the main process of one, or no systemd responds.
+    pub fn of(pid: u32) -> Option<Self> {
         let unit = unit(&read_to_string(format!("/proc/{pid}/cgroup")).ok()?)?;
         let of = |is_users| {
             let shown = show(&unit.name, is_users)?;
             let number = |name: &str| property(&shown, name)?.parse::<u64>().ok();
             (number("MainPID") == Some(u64::from(pid))).then(|| Self {
                 name: unit.name.clone(),
+                is_users,
                 descriptors_max: number("FileDescriptorStoreMax").unwrap_or(0),
                 descriptors: number("NFileDescriptorStore").unwrap_or(0),
             })
