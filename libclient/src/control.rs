@@ -193,11 +193,11 @@ impl Control {
     pub fn connect(sockets: &Sockets, timeout: Duration) -> Result<Self> {
         let mut cause = std::io::Error::from(Errno::NOENT);
         let own = sockets.own.as_ref();
-        let mut start = own.filter(|_| sockets.starts);
+        let mut start = own.filter(|_| sockets.starts.is_ok());
         for path in &sockets.paths {
             let is_own = own == Some(path);
             match if is_own { open_own(path, timeout) } else { open(path, timeout) } {
-                Ok(socket) => return Ok(Self::new(socket, path, timeout, is_own && sockets.starts)),
+                Ok(socket) => return Ok(Self::new(socket, path, timeout, is_own && sockets.starts.is_ok())),
                 Err(Errno::MFILE | Errno::NFILE) => return Err(Error::Descriptors { doing: "connect" }),
                 // The socket's backlog is full: too many clients are waiting for the daemon.
                 Err(Errno::AGAIN) => {
@@ -216,6 +216,8 @@ impl Control {
                 Ok(socket) => return Ok(Self::new(socket, path, timeout, true)),
                 Err(why) => cause = std::io::Error::other(why),
             }
+        } else if let Err(why) = sockets.starts {
+            cause = std::io::Error::new(cause.kind(), format!("{cause}; none was started: {why}"));
         }
         let missing = sockets.missing.iter().map(ToString::to_string);
         let tried: Vec<_> = missing.chain(sockets.paths.iter().map(|path| path.display().to_string())).collect();

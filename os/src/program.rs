@@ -32,16 +32,25 @@ pub fn daemon() -> Option<Vec<OsString>> {
     Some(vec![program.into()])
 }
 
-/// Returns false if the environment forbids the start of a daemon, or if this program has more rights than its caller, who
-/// could choose the daemon's program by `PATH`.
-pub fn may_start() -> bool {
+/// Returns an error with the reason if the environment forbids the start of a daemon, or if this program has more rights than
+/// its caller, who could choose the daemon's program by `PATH`.
+///
+/// # Errors
+/// The reason, as a clause.
+pub fn may_start() -> Result<(), &'static str> {
     let is_off = |value: OsString| {
         let value = value.to_ascii_lowercase();
         ["0", "false", "no", "off"].iter().any(|off| value == *off)
     };
     let is_caller = rustix::process::getuid() == rustix::process::geteuid()
         && rustix::process::getgid() == rustix::process::getegid();
-    is_caller && !has_raised_rights() && !std::env::var_os("TENSORLEND_AUTOSTART").is_some_and(is_off)
+    if std::env::var_os("TENSORLEND_AUTOSTART").is_some_and(is_off) {
+        return Err("TENSORLEND_AUTOSTART forbids it");
+    }
+    if !is_caller || has_raised_rights() {
+        return Err("a program that is setuid, setgid or has capabilities starts none");
+    }
+    Ok(())
 }
 
 /// Returns the path of the log of a daemon in the background, from the path of its socket.

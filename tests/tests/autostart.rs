@@ -202,9 +202,14 @@ fn no_daemon_is_started_where_none_is_wanted() {
         return;
     }
     let home = Home::new("");
-    for args in [&["ls"][..], &["stat"], &["ping"], &["top", "--once"], &["get", "x"]] {
+    for args in [&["ls"][..], &["stat"], &["ping"], &["top", "--once"], &["get", "x", "-o", "x.npy"]] {
         let output = run(&mut home.cli(args));
         assert!(!output.status.success(), "{args:?}: {}", text(&output.stdout));
+        let error = text(&output.stderr);
+        assert!(
+            error.contains("only commands and programs that publish") && error.contains("tensorlendd --daemonize"),
+            "{error}"
+        );
     }
     run(&mut home.cli(&["doctor"]));
     let refused = |command: &mut Command| {
@@ -212,8 +217,12 @@ fn no_daemon_is_started_where_none_is_wanted() {
         assert!(!output.status.success());
         text(&output.stderr)
     };
-    assert!(refused(home.cli(&["put", "a", DATA]).env("TENSORLEND_AUTOSTART", "0")).contains("TL-0101"));
-    assert!(refused(home.cli(&["put", "a", DATA]).env("TENSORLEND_SOCKET", home.socket())).contains("TL-0101"));
+    for args in [&["put", "a", DATA][..], &["ls"]] {
+        let error = refused(home.cli(args).env("TENSORLEND_AUTOSTART", "0"));
+        assert!(error.contains("TL-0101") && error.contains("TENSORLEND_AUTOSTART forbids it"), "{error}");
+    }
+    let error = refused(home.cli(&["put", "a", DATA]).env("TENSORLEND_SOCKET", home.socket()));
+    assert!(error.contains("TL-0101") && error.contains("TENSORLEND_SOCKET name"), "{error}");
     assert_eq!((home.daemons(), started(&home)), (vec![], 0));
     assert!(!home.socket().exists());
 }

@@ -107,4 +107,5 @@ def test_calls_without_a_client_start_it(home):
 def test_it_can_be_forbidden(home, tmp_path):
     done = run("-c", PUT, "a", env={**home, "TENSORLEND_AUTOSTART": "0"})
     assert done.returncode != 0 and "DisconnectedError: no tensorlend daemon responds" in done.stderr
+    assert "none was started: TENSORLEND_AUTOSTART forbids it" in done.stderr
     assert list(tmp_path.iterdir()) == []

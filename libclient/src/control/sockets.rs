@@ -20,8 +20,8 @@ pub struct Sockets {
     pub(super) paths: Vec<PathBuf>,
     /// The user's own socket, if it is one of the paths.
     pub(super) own: Option<PathBuf>,
-    /// Whether the client starts a daemon there if none listens at any of the paths.
-    pub(super) starts: bool,
+    /// Whether the client starts a daemon there if none listens at any of the paths. Otherwise the reason why not.
+    pub(super) starts: Result<(), &'static str>,
     /// The reason why this user has no socket.
     pub(super) missing: Option<NoFolder>,
 }
@@ -29,12 +29,14 @@ pub struct Sockets {
 impl Sockets {
     /// Returns these sockets, at which the client starts no daemon.
     pub fn named(paths: Vec<PathBuf>) -> Self {
-        Self { paths, own: None, starts: false, missing: None }
+        let why = "programs start none at a socket that they or TENSORLEND_SOCKET name, but `tensorlendd --daemonize --socket PATH` \
+                   does";
+        Self { paths, own: None, starts: Err(why), missing: None }
     }
 
     /// Returns the same sockets, at which the client starts no daemon.
     pub fn without_start(self) -> Self {
-        Self { starts: false, ..self }
+        Self { starts: self.starts.and(Err("only commands and programs that publish or wait start one")), ..self }
     }
 }
 

@@ -54,7 +54,7 @@ pub fn check(report: &mut Report, at: &Connection) -> Option<Answered> {
     };
     if at.socket().is_none()
         && paths.iter().all(is_missing)
-        && program::may_start()
+        && program::may_start().is_ok()
         && let Some(command) = program::daemon()
     {
         let found = format!("no daemon runs: the first client starts {}", command[0].display());
@@ -77,9 +77,9 @@ struct Wrong {
 /// the fault.
 fn probe(path: &Path, timeout: Duration) -> Result<String, Wrong> {
     let wrong = |found: String, fix: &str| Err(Wrong { found, fix: fix.to_owned() });
-    let start = "start the daemon (`tensorlendd --socket PATH &`; with the package: systemctl enable --now tensorlendd.socket, or \
-                 with --user), or name its socket with --socket or TENSORLEND_SOCKET. Without a name, the first client starts the \
-                 user's daemon";
+    let start = "start the daemon (`tensorlendd --daemonize`, with --socket PATH for another socket than the user's; with the \
+                 package: systemctl enable --now tensorlendd.socket, or with --user), or name its socket with --socket or \
+                 TENSORLEND_SOCKET. Without a name, the first client starts the user's daemon, unless TENSORLEND_AUTOSTART is 0";
     let there = match path.metadata() {
         Ok(there) => there,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return wrong("is not there".into(), start),

@@ -31,7 +31,7 @@ fn without_a_daemon_it_says_how_to_start_one() {
     let found = report(&done);
     let (state, what, fix) = said(&found, "socket")[0];
     assert_eq!((state, what), ("failure", "/nonexistent/socket: is not there"));
-    assert!(fix.contains("tensorlendd --socket") && fix.contains("TENSORLEND_SOCKET"), "{fix}");
+    assert!(fix.contains("tensorlendd --daemonize") && fix.contains("TENSORLEND_SOCKET"), "{fix}");
     for check in ["kernel", "memfd", "file leases", "memfd_noexec", "pidfd", "open files", "CUDA"] {
         assert_eq!(said(&found, check)[0].0, "ok", "{found:#}");
     }
