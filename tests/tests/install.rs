@@ -1,5 +1,6 @@
 //! `scripts/install`, with the programs that are built already: what it installs, updates and refuses.
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -109,6 +110,63 @@ fn the_command_installs_updates_and_lists_what_it_installed() {
     let removal = said.lines().find_map(|line| line.split("To remove it: ").nth(1)).expect("it says how to remove it");
     done(Command::new("sh").args(["-c", removal]));
     assert!(files(&prefix).is_empty());
+}
+
+/// Returns the crates that a build compiles, from cargo's graph: each with all that decides whether a second build uses it.
+fn crates(graph: &Path) -> BTreeMap<String, String> {
+    let text = std::fs::read_to_string(graph).unwrap_or_else(|error| panic!("{}: {error}", graph.display()));
+    let graph: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let compiled = graph["units"].as_array().unwrap().iter().filter(|unit| unit["mode"] == "build");
+    let one = |unit: &serde_json::Value| {
+        let kind = &unit["target"]["kind"];
+        let is_for = if unit["profile"]["opt_level"] == "0" { "the build" } else { "a program" };
+        let name = format!("{} {kind} {} for {is_for}", unit["pkg_id"], unit["target"]["name"]);
+        (name, format!("{} {}", unit["features"], unit["profile"]))
+    };
+    compiled.map(one).collect()
+}
+
+/// Cargo prints the graphs of the builds of all parts, and compiles nothing.
+#[test]
+fn nothing_is_built_twice() {
+    if skip_without("cc") || skip_without("cargo") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    // The header has the numbers that scripts/capi reads. `pip` builds the package by the last command of this test.
+    let script = format!(
+        "if [[ $1 == run ]]; then echo '#define TENSORLEND_ABI 0'; exit; fi\n\
+         RUSTC_BOOTSTRAP=1 {} \"$1\" --unit-graph -Zunstable-options \"${{@:2}}\" >{}/$1",
+        env!("CARGO"),
+        folder.path().display()
+    );
+    let fake = program(folder.path(), "cargo", &script);
+    program(folder.path(), "python", "exit 0");
+    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+    for parts in [&["--c"][..], &["--python=./python"], &["--c", "--python=./python"]] {
+        let mut command = install(parts);
+        command.args(["--prefix", "prefix"]).current_dir(folder.path()).env("PATH", &path);
+        // It stops at the programs, which do not exist.
+        let output = run(command.env("CARGO_TARGET_DIR", at("target")));
+        let programs = crates(&at("build"));
+        let shares = |graph: &str| {
+            let part = crates(&at(graph));
+            let shared: Vec<_> = part.iter().filter(|(name, _)| programs.contains_key(*name)).collect();
+            assert!(shared.len() > 150, "{parts:?} {graph}: {}{}", shared.len(), text(&output.stderr));
+            let twice: Vec<_> = shared.iter().filter(|(name, how)| programs[*name] != **how).collect();
+            assert!(twice.is_empty(), "{parts:?}: {graph} builds these again: {twice:#?}");
+        };
+        if parts.contains(&"--c") {
+            shares("rustc");
+        }
+        if parts.contains(&"--python=./python") {
+            let mut package = Command::new(&fake);
+            package.args(["rustc", "-p", "tensorlend-python", "--lib", "--release", "--crate-type", "cdylib"]);
+            done(package.args(["--features", "abi3"]).current_dir(workspace("")));
+            shares("rustc");
+        }
+    }
 }
 
 /// Every reason is listed at once, with a remedy, and nothing is written.
