@@ -4,13 +4,14 @@
 //! replaces a socket only if the socket belongs to this user and no process accepts connections on
 //! it. The module follows no symbolic links.
 
+use crate::fork::{self, Unshared};
 use rustix::fs::{
-    CWD, FileType, FlockOperation, Mode, OFlags, RenameFlags, chmod, fchmod, flock, fstat, lstat, open, renameat_with,
-    unlink,
+    CWD, FileType, FlockOperation, Mode, OFlags, RenameFlags, chmod, fchmod, flock, fstat, lstat, major, minor, open,
+    renameat_with, unlink,
 };
 use rustix::io::{Errno, Result};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -64,7 +65,8 @@ pub enum Purpose {
 #[derive(Debug)]
 pub struct Lock {
     path: PathBuf,
-    file: OwnedFd,
+    /// A child of a fork must not hold the lock after the death of this process.
+    file: Unshared,
 }
 
 impl Lock {
@@ -82,14 +84,7 @@ impl Lock {
 
     /// Takes the lock as [`Self::take`] does, without waiting. `EWOULDBLOCK`: another process holds the lock.
     pub fn try_take(socket: &Path, purpose: Purpose) -> Result<Self> {
-        // A directory such as /tmp may contain sockets of several users. Each user has a lock of
-        // its own.
-        let uid = rustix::process::geteuid().as_raw();
-        let suffix = match purpose {
-            Purpose::Bind => "",
-            Purpose::Start => "-start",
-        };
-        let path = socket.with_file_name(format!(".tensorlend-{uid}{suffix}.lock"));
+        let (path, uid) = (Self::path(socket, purpose), rustix::process::geteuid().as_raw());
         let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = open(&path, flags, Mode::RUSR | Mode::WUSR)?;
         let stat = fstat(&file)?;
@@ -100,17 +95,43 @@ impl Lock {
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         // Only a holder of the lock removes the file. So the lock is valid if the path still leads to this file.
         if FileId::of(&path) == Ok(FileId(stat.st_dev, stat.st_ino)) {
-            Ok(Self { path, file })
+            fork::watch();
+            Ok(Self { path, file: Unshared::new(file) })
         } else {
             Err(Errno::WOULDBLOCK)
         }
+    }
+
+    /// Returns the process that holds the lock, if the kernel reports one.
+    pub fn holder(socket: &Path, purpose: Purpose) -> Option<u32> {
+        let stat = lstat(&Self::path(socket, purpose)).ok()?;
+        let file = format!("{:02x}:{:02x}:{}", major(stat.st_dev), minor(stat.st_dev), stat.st_ino);
+        // Format: proc_locks(5), such as "1: FLOCK  ADVISORY  WRITE 5 08:01:7864448 0 EOF".
+        let locks = std::fs::read_to_string("/proc/locks").ok()?;
+        let pid = |line: &str| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let [_, "FLOCK", _, "WRITE", pid, at, ..] = words[..] else { return None };
+            (at == file).then(|| pid.parse().ok()).flatten()
+        };
+        locks.lines().find_map(pid)
+    }
+
+    fn path(socket: &Path, purpose: Purpose) -> PathBuf {
+        // A directory such as /tmp may contain sockets of several users. Each user has a lock of
+        // its own.
+        let uid = rustix::process::geteuid().as_raw();
+        let suffix = match purpose {
+            Purpose::Bind => "",
+            Purpose::Start => "-start",
+        };
+        socket.with_file_name(format!(".tensorlend-{uid}{suffix}.lock"))
     }
 }
 
 impl Drop for Lock {
     fn drop(&mut self) {
         let _ = unlink(&self.path);
-        let _ = flock(&self.file, FlockOperation::Unlock);
+        let _ = flock(&*self.file, FlockOperation::Unlock);
     }
 }
 
@@ -209,4 +230,21 @@ pub fn remove(path: &Path, id: FileId) -> Result<()> {
         unlink(path)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_holder_of_a_lock_is_known() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("s");
+        assert_eq!(Lock::holder(&socket, Purpose::Start), None);
+        let _bind = Lock::take(&socket, Purpose::Bind).unwrap();
+        let lock = Lock::take(&socket, Purpose::Start).unwrap();
+        assert_eq!(Lock::holder(&socket, Purpose::Start), Some(std::process::id()));
+        drop(lock);
+        assert_eq!(Lock::holder(&socket, Purpose::Start), None);
+    }
 }

@@ -38,7 +38,7 @@ fn folder(set: Option<PathBuf>, run: &Path, temporary: &Path) -> Result<PathBuf,
     if let Some(folder) = set.into_iter().chain([systemds]).find(|folder| fault(stat(folder), 0o022).is_none()) {
         return Ok(folder);
     }
-    let folder = temporary.join(format!("tensorlend-{uid}"));
+    let folder = self::temporary(temporary);
     let refused = |fault: String| NoFolder { folder: folder.clone(), fault };
     // Otherwise another user could rename this user's folder, and put another one in its place.
     let is_kept = |stat: Stat| stat.st_mode & 0o022 == 0 || stat.st_mode & 0o1000 != 0;
@@ -54,6 +54,20 @@ fn folder(set: Option<PathBuf>, run: &Path, temporary: &Path) -> Result<PathBuf,
         None => Ok(folder),
         Some(fault) => Err(refused(fault)),
     }
+}
+
+/// Creates the folder of `socket` again, if it is `/tmp/tensorlend-UID`.
+///
+/// # Errors
+/// `EXIST` if there is such a folder or file. `NOENT` for any other folder.
+pub fn create_again(socket: &Path) -> rustix::io::Result<()> {
+    let folder = temporary(Path::new("/tmp"));
+    if socket.parent() == Some(&folder) { rustix::fs::mkdir(&folder, Mode::RWXU) } else { Err(Errno::NOENT) }
+}
+
+/// Returns the user's folder in a temporary folder.
+fn temporary(folder: &Path) -> PathBuf {
+    folder.join(format!("tensorlend-{}", geteuid().as_raw()))
 }
 
 /// Returns true for a file of this user or of root that no other user can replace: neither the file nor a folder above it is

@@ -130,6 +130,25 @@ fn an_idle_daemon_ends_and_the_next_client_starts_another() {
     }
 }
 
+/// A daemon cannot serve new clients at a path that another one has taken while it could not look.
+#[test]
+fn a_daemon_whose_path_another_has_taken_ends_when_its_clients_have_left() {
+    if skip_with_system() {
+        return;
+    }
+    let home = Home::new("idle_exit_s = 1\n");
+    assert_done(&home.put("a"));
+    let [first] = home.daemons()[..] else { panic!("one daemon: {:?}", home.daemons()) };
+    signal(first, Signal::STOP);
+    for file in ["tensorlend.sock", "tensorlend.sock.store"] {
+        std::fs::remove_file(home.socket().with_file_name(file)).unwrap();
+    }
+    assert_done(&home.put("b"));
+    signal(first, Signal::CONT);
+    eventually("the end of the first daemon", || !home.daemons().contains(&first));
+    assert_eq!((home.daemons().len(), home.names()), (1, vec!["b".to_owned()]), "{}", home.log());
+}
+
 #[test]
 fn stop_ends_the_daemon_and_its_names() {
     if skip_with_system() {
@@ -283,11 +302,22 @@ fn users_without_a_login_have_daemons_of_their_own() {
     let error = text(&refused.stderr);
     assert!(error.contains("belongs to another user (uid 0)"), "{error}");
     let done = put();
-    let stat = std::fs::metadata(&folder);
     let log = std::fs::read_to_string(folder.join("tensorlend.sock.log")).unwrap_or_default();
+    // A cleaner of temporary files removes the folder, and the daemon creates it again.
+    let _ = std::fs::remove_dir_all(&folder);
+    let is_back = || folder.join("tensorlend.sock").exists();
+    let end = std::time::Instant::now() + tensorlend_tests::PATIENCE;
+    while done.status.success() && !is_back() && std::time::Instant::now() < end {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let again = put();
+    let stat = std::fs::metadata(&folder);
+    let is_first = !folder.join("tensorlend.sock.log").exists();
     end_daemons(&folder);
     let _ = std::fs::remove_dir_all(&folder);
     assert_done(&done);
+    assert_done(&again);
+    assert!(is_first, "a second daemon writes a log");
     let stat = stat.unwrap();
     assert_eq!((stat.permissions().mode() & 0o777, stat.uid()), (0o700, uid), "{log}");
     assert!(log.contains(" runs in User mode"), "{log}");

@@ -13,6 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 use std::time::Duration;
 use tensorlend::{Client, DType, Draft, Error, History, Lease, Length, Start, Stream, Subscription, Version};
+use tensorlend_os::socket_file::{Lock, Purpose};
 use tensorlend_tests::{Daemon, PATIENCE, eventually, harness};
 
 const MOMENT: Option<Duration> = Some(Duration::from_millis(50));
@@ -393,8 +394,24 @@ fn a_child_without_a_token_is_refused_its_parents_leases() {
     assert_eq!(owner.instruments().leased().unwrap(), 0, "nobody holds it");
 }
 
+/// If the parent dies while it starts a daemon, the next process gets the lock.
+fn a_child_does_not_hold_the_lock_of_a_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let _lock = Lock::take(&folder.path().join("s"), Purpose::Start).unwrap();
+    let mut child = Child::fork(|| || true);
+    child.report();
+    let holds = |pid: u32| {
+        let files = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+        files
+            .filter_map(|file| std::fs::read_link(file.unwrap().path()).ok())
+            .any(|file| file.starts_with(folder.path()))
+    };
+    assert!(holds(std::process::id()) && !holds(child.pid.cast_unsigned()));
+    child.finish();
+}
+
 /// The tests by name, as harnesses list them.
-const TESTS: [(&str, fn()); 8] = [
+const TESTS: [(&str, fn()); 9] = [
     ("a_child_is_refused_everything", a_child_is_refused_everything),
     ("what_a_child_drops_harms_nobody", what_a_child_drops_harms_nobody),
     ("a_child_has_a_session_of_its_own", a_child_has_a_session_of_its_own),
@@ -402,6 +419,7 @@ const TESTS: [(&str, fn()); 8] = [
     ("a_child_reads_after_its_parent_has_released", a_child_reads_after_its_parent_has_released),
     ("a_child_reads_after_its_parent_was_killed", a_child_reads_after_its_parent_was_killed),
     ("a_child_of_a_process_without_leases_has_nothing_mapped", a_child_of_a_process_without_leases_has_nothing_mapped),
+    ("a_child_does_not_hold_the_lock_of_a_start", a_child_does_not_hold_the_lock_of_a_start),
     ("a_child_without_a_token_is_refused_its_parents_leases", a_child_without_a_token_is_refused_its_parents_leases),
 ];
 

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tensorlend_os::fork::Unshared;
 use tensorlend_os::socket_file::{self, FileId, Found, Lock, Purpose};
+use tensorlend_os::user_folder;
 
 /// Maximum time for which `--reload` waits for the daemon. The daemon's name service may be slow.
 const ANSWER_MAX: Duration = Duration::from_mins(1);
@@ -84,6 +85,7 @@ impl Listener {
     /// lock of the directory.
     pub fn bind_again(&self) -> Result<Self, DaemonError> {
         if let Some(SocketFile { path, mode: Some(mode), .. }) = &self.file {
+            let _ = user_folder::create_again(path);
             let lock = Lock::try_take(path, Purpose::Bind).map_err(failed(path, LOCKED))?;
             return Self::bind_locked(path, *mode, &lock);
         }

@@ -59,7 +59,11 @@ pub fn connect(path: &Path, timeout: Duration) -> Result<OwnedFd, String> {
                 return open_own(path, timeout).map_err(|error| started.err().unwrap_or_else(|| error.to_string()));
             }
             Err(Errno::WOULDBLOCK) if !budget.left().is_zero() => std::thread::sleep(INTERVAL),
-            Err(Errno::WOULDBLOCK) => return Err("another process is still starting tensorlendd".into()),
+            Err(Errno::WOULDBLOCK) => {
+                let holder = Lock::holder(path, Purpose::Start);
+                let holder = holder.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"));
+                return Err(format!("{holder} is still starting or stopping tensorlendd"));
+            }
             Err(error) => return Err(format!("the lock of its folder cannot be taken: {error}")),
         }
     }
