@@ -61,24 +61,26 @@ fn answer(text: &str) {
     }
 }
 
+fn system(what: &'static str) -> impl FnOnce(io::Error) -> DaemonError {
+    move |error| DaemonError::System { what, error }
+}
+
 /// Starts the second process with these arguments, and waits until it listens.
 pub fn start(mut config: Config, arguments: &[OsString]) -> Result<(), DaemonError> {
     defaults(&mut config);
-    let socket = limits::socket_path(&config, limits::mode(config.mode))?;
-    let failed = |what| move |error| DaemonError::System { what, error };
-    let socket = std::path::absolute(socket).map_err(failed("finding the socket's folder"))?;
+    let socket = absolute(&limits::socket_path(&config, limits::mode(config.mode))?)?;
     let log = program::daemon_log(&socket);
-    let file = open_log(&log).map_err(failed("opening the daemon's log"))?;
+    let file = open_log(&log).map_err(system("opening the daemon's log"))?;
     let missing = || io::Error::from(io::ErrorKind::NotFound);
-    let command = program::daemon().ok_or_else(missing).map_err(failed("finding tensorlendd"))?;
+    let command = program::daemon().ok_or_else(missing).map_err(system("finding tensorlendd"))?;
     let mut daemon = Command::new(&command[0]);
     daemon.args(&command[1..]).arg("--detached").arg("--socket").arg(&socket).args(arguments);
     daemon.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file);
-    let mut daemon = daemon.spawn().map_err(failed("starting tensorlendd"))?;
+    let mut daemon = daemon.spawn().map_err(system("starting tensorlendd"))?;
     tensorlend_layout::crash_point!("background: started");
     let mut text = Vec::new();
     if let Some(mut answer) = daemon.stdout.take() {
-        answer.read_to_end(&mut text).map_err(failed("reading from tensorlendd"))?;
+        answer.read_to_end(&mut text).map_err(system("reading from tensorlendd"))?;
     }
     match &*String::from_utf8_lossy(&text) {
         READY => Ok(()),
@@ -103,6 +105,6 @@ fn open_log(path: &Path) -> io::Result<std::fs::File> {
 }
 
 /// Returns the absolute form of a path, because the second process runs in the root folder.
-pub fn absolute(path: &Path) -> PathBuf {
-    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+pub fn absolute(path: &Path) -> Result<PathBuf, DaemonError> {
+    std::path::absolute(path).map_err(system("finding the working folder"))
 }

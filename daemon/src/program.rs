@@ -123,7 +123,7 @@ fn run(arguments: Arguments) -> u8 {
 fn start(arguments: Arguments) -> Result<(), DaemonError> {
     let Arguments { config, socket, fd_store, fd_store_idle, allow_fake_cuda, check_config, reload, .. } = arguments;
     let (daemonize, detached) = (arguments.daemonize, arguments.detached);
-    let config = config.map(|path| if daemonize { background::absolute(&path) } else { path });
+    let config = if daemonize { config.map(|path| background::absolute(&path)).transpose()? } else { config };
     if let Some(path) = fd_store {
         return crate::fd_store::run(&path, fd_store_idle.map(|seconds| Duration::from_secs(seconds.into())));
     }
