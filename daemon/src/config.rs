@@ -18,8 +18,32 @@ use tensorlend_layout::stream::CAPACITY_MAX;
 use tensorlend_layout::wire::Allocator;
 use tensorlend_os::numa::Numa;
 
-/// The configuration file with every option, its default and its unit: the output of `--print-config`.
+/// Every option with its default and its unit. Lines that begin with `#=` have examples.
 pub const EXAMPLE: &str = include_str!("config.toml");
+
+/// The beginning of [`commented`].
+const HEAD: &str = "\
+# The configuration of tensorlendd.
+#
+# This file shows every option, with its default or an example. Remove the # to set an option. An option
+# belongs to the section above it, such as [pool]. Sizes are bytes: integers, or strings with B, KiB, MiB,
+# GiB or TiB. Check this file before a restart, as the daemon's user, such as for the system's daemon:
+#     runuser -u tensorlend -- tensorlendd --check-config --config /etc/tensorlend/tensorlendd.toml
+
+";
+
+/// Returns a configuration file that sets no option, and has every option in a comment. Packages install it, and
+/// `--print-config` prints it.
+pub fn commented() -> String {
+    // The head of the other text explains its signs.
+    let (_, options) = EXAMPLE.split_once("\n\n").unwrap_or(("", EXAMPLE));
+    let line = |line: &str| match line.strip_prefix("#= ") {
+        Some(example) => format!("#{example}\n"),
+        None if line.is_empty() || line.starts_with(['#', '[']) => format!("{line}\n"),
+        None => format!("#{line}\n"),
+    };
+    HEAD.to_owned() + &options.lines().map(line).collect::<String>()
+}
 
 /// Maximum quarantine in milliseconds. The limit rejects a value in a wrong unit, with which
 /// clients would wait for hours.

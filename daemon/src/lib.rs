@@ -25,7 +25,7 @@ mod sys;
 
 pub use config::{
     Bytes, Config, ConfigError, CudaConfig, EXAMPLE, HugePages, LimitsConfig, ModeChoice, NamespaceConfig, NumaChoice,
-    PoolConfig, Source, SpillConfig, StoreAt, StreamsConfig, UidConfig,
+    PoolConfig, Source, SpillConfig, StoreAt, StreamsConfig, UidConfig, commented,
 };
 pub use embedded::{Embedded, EmbeddedError, embedded, embedded_with};
 pub use service::{ask_to_reload, check, run};

@@ -56,7 +56,7 @@ struct Arguments {
     /// need a restart.
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     reload: Option<i32>,
-    /// Print the default configuration, with every option explained, and exit
+    /// Print a configuration file with every option explained, each in a comment, and exit
     #[arg(long)]
     print_config: bool,
 }
@@ -90,7 +90,7 @@ pub fn main(arguments: Vec<OsString>) -> u8 {
         let _ = tensorlend_os::inherited::close_all();
     }
     if arguments.print_config {
-        print!("{}", crate::EXAMPLE);
+        print!("{}", crate::config::commented());
         return 0;
     }
     #[cfg(feature = "crash-points")]

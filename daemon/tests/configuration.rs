@@ -1,4 +1,4 @@
-//! `docs/configuration.md` is generated from the configuration that `--print-config` prints, and from the parser's
+//! `docs/configuration.md` is generated from `daemon/src/config.toml`, and from the parser's
 //! behaviour.
 
 use std::fmt::Write as _;
@@ -125,8 +125,8 @@ fn bytes(shift: u32) -> String {
 fn page() -> String {
     let (sections, entries) = entries();
     let mut page = String::from(
-        "# Configuration\n\nThis page lists every option of `tensorlendd`. A test generates it from `tensorlendd --print-config` \
-         and the parser. Write your options into a TOML file,\nand pass its path with `--config`. All other options have their \
+        "# Configuration\n\nThis page lists every option of `tensorlendd`. A test generates it from `daemon/src/config.toml` \
+         and the parser. `tensorlendd --print-config` prints all options as a TOML file. Set yours,\nand pass its path with `--config`. All other options have their \
          defaults. `tensorlendd --check-config --config FILE` checks a file, and names\nthe first wrong option. Sizes are bytes: \
          integers, or strings with B, KiB, MiB, GiB or TiB. [Sizing](operations.md) explains which values to choose.\n",
     );

@@ -38,15 +38,15 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No daemon listens on any of the sockets. The cause contains the reason why the client started none. Start `tensorlendd`, or set `TENSORLEND_SOCKET` or
+    /// No daemon listens on any of the sockets. Start `tensorlendd`, or set `TENSORLEND_SOCKET` or
     /// [`crate::ClientBuilder::socket`].
     #[error(
-        "no tensorlend daemon responds at {tried} ({cause}): start tensorlendd (`tensorlendd --daemonize`), or set TENSORLEND_SOCKET"
+        "no tensorlend daemon responds at {tried} ({cause}): run `tensorlendd --daemonize`, or set TENSORLEND_SOCKET"
     )]
     NoDaemon {
         /// The sockets that were tried.
         tried: String,
-        /// The error of the last attempt.
+        /// The error of the last attempt, and the reason why the client started no daemon.
         cause: std::io::Error,
     },
     /// The kernel is too old.

@@ -6,6 +6,7 @@
 //! DIR/man5/tensorlendd.toml.5                    the configuration of the daemon
 //! DIR/man5/tensorlend-gateway.toml.5             the configuration of the gateway
 //! DIR/man8/tensorlendd.8, tensorlend-gateway.8   the daemon and the gateway
+//! DIR/tensorlendd.toml                           the configuration that a package installs
 //! DIR/bash, DIR/zsh, DIR/fish                    completions of all four, named as each shell looks for them
 //! ```
 //!
@@ -62,6 +63,7 @@ fn write(folder: &Path) -> io::Result<()> {
     for configuration in options::ALL {
         options::page(configuration).write(&made("man5")?)?;
     }
+    std::fs::write(folder.join("tensorlendd.toml"), tensorlend_daemon::commented())?;
     for (shell, name) in [(Shell::Bash, "bash"), (Shell::Zsh, "zsh"), (Shell::Fish, "fish")] {
         let completions = made(name)?;
         for (program, _) in &programs {

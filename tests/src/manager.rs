@@ -344,7 +344,7 @@ fn prepare(scope: Scope, folder: &Path, service: &str) {
     );
     std::fs::write(drop_in.join("test.conf"), text).expect("a drop-in is written");
     if scope == Scope::System {
-        install(&workspace("packaging/tensorlendd.toml"), folder, "0644");
+        std::fs::write(folder.join("tensorlendd.toml"), tensorlend_daemon::commented()).expect("our own folder");
         add_users(&make("etc"), folder);
     }
 }

@@ -159,7 +159,7 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
     ),
     (
         "docs/service.md",
-        "mkdir -p ~/.config/systemd/user/tensorlendd.service.d",
+        "mkdir -p ~/.config/systemd/user/tensorlendd.service.d ~/.config/tensorlend",
         Understood("continues a block above; tests/tests/install.rs runs it under a manager of its own"),
     ),
     (

@@ -35,7 +35,7 @@ fn no_daemon() {
             program(&[&["--socket", socket], args].concat()).env("TENSORLEND_SOCKET", "/elsewhere"),
         ] {
             let error = Running::start(command.current_dir(folder.path())).done().fails(3);
-            assert!(error.contains(socket) && error.contains("start tensorlendd"), "{error}");
+            assert!(error.contains(socket) && error.contains("run `tensorlendd --daemonize`"), "{error}");
         }
     }
     // An empty variable counts as unset, so the program tries the default sockets. On a machine where a daemon listens
