@@ -38,10 +38,9 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No daemon listens on any of the sockets. Start `tensorlendd`, or set `TENSORLEND_SOCKET` or
-    /// [`crate::ClientBuilder::socket`].
+    /// No daemon listens on any socket. Start `tensorlendd`, or set `TENSORLEND_SOCKET` or [`crate::ClientBuilder::socket`].
     #[error(
-        "no tensorlend daemon responds at {tried} ({cause}): run `tensorlendd --daemonize`, or set TENSORLEND_SOCKET"
+        "no tensorlend daemon responds at {tried} ({cause}): run `tensorlendd --daemonize` or set TENSORLEND_SOCKET"
     )]
     NoDaemon {
         /// The sockets that were tried.
@@ -54,10 +53,9 @@ pub enum Error {
     Kernel(#[from] tensorlend_os::kernel::KernelTooOld),
     /// The daemon closed the connection, or ended. Published values stay readable where they are mapped.
     ///
-    /// A request that was not sent waits for a new daemon: 5 seconds, or [`crate::ClientBuilder::request_timeout`] if that
-    /// is shorter. For such a request, this error means that no daemon started in that time. A request that was sent and may not be repeated returns this error at once. The
-    /// client stays usable: its next call resumes the session at the new daemon. If that call fails, connect a new
-    /// client.
+    /// A request that was not sent waits 5 seconds for a new daemon, or [`crate::ClientBuilder::request_timeout`] if that is
+    /// shorter, before it returns this error. A request that was sent and may not be repeated returns this error at once. The
+    /// client stays usable: its next call resumes the session at the new daemon. If that call fails, connect a new client.
     #[error(
         "cannot {doing}: the daemon closed the connection, and {}: start tensorlendd if it does not run, and repeat the call; if that fails, too, connect again",
         outcome(*asked)

@@ -38,7 +38,7 @@ def test_the_default_address_is_of_the_environment(broker, monkeypatch):
 
 
 def test_without_a_daemon_it_says_so(tmp_path):
-    with pytest.raises(tensorlend.DisconnectedError, match="run `tensorlendd --daemonize`, or set TENSORLEND_SOCKET"):
+    with pytest.raises(tensorlend.DisconnectedError, match="run `tensorlendd --daemonize` or set TENSORLEND_SOCKET"):
         tensorlend.connect(tmp_path / "no.sock")
     with pytest.raises(ConnectionError):
         tensorlend.connect(str(tmp_path / "no.sock"))
