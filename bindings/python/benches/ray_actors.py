@@ -5,26 +5,33 @@ python benches/ray_actors.py [--rounds N] [--mode read]
 A hop is from the call of the producer's method, which returns a tensor that exists already, until the driver has the reply of
 the consumer, which has looked at a byte of each page. The contenders take turns. `torch` and `numpy` are Ray's object store: Ray
 copies a tensor of torch by a pickle, and lets an array of numpy stand in the store.
+
+python benches/ray_actors.py --microbenchmark [--rounds N] [--seconds S] [--mib N]
+
+The rows of `ray microbenchmark` in which one client puts and gets, next to the same calls of tensorlend. Each turn makes calls for
+some time. The array has 800 MiB, as in Ray's program. `put` and `get` take an array, of one number in the small rows. tensorlend
+replaces the value of one name at each put.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import ray
-import torch
-from measure import PAGE, described, interleaved, parser, size, spread
+from measure import PAGE, described, interleaved, markdown, parser, size, spread
 
 import tensorlend
-import tensorlend.ray
 
 SIZES = [1 << 20, 256 << 20]
 
 
 def actor() -> Any:
     """The class of both actors. Ray checks the transport's name when it is defined."""
+    import torch
 
     @ray.remote(num_cpus=0)
     class Actor:
@@ -53,10 +60,64 @@ def actor() -> Any:
     return Actor
 
 
+def rate(call: Callable[[], object], seconds: float) -> float:
+    """Returns the calls per second, of about so many seconds."""
+    calls, began = 0, time.perf_counter()
+    while True:
+        call()
+        calls += 1
+        if (elapsed := time.perf_counter() - began) > seconds:
+            return calls / elapsed
+
+
+def microbenchmark(rounds: int, seconds: float, nbytes: int) -> None:
+    """Prints the rows of `ray microbenchmark`."""
+    with tensorlend.embedded('[pool]\nbytes_max = "4GiB"\n') as broker, broker.connect() as client:
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=3 * nbytes + (256 << 20))
+        array, number = np.zeros(nbytes // 8, np.int64), np.zeros(1, np.int64)
+        reference = ray.put(0)
+        client.put_object("object", 0)
+        client.put("array", number)
+        table: dict[str, tuple[float, dict[str, Callable[[], object]]]] = {
+            "get calls per second": (
+                1,
+                {"ray": lambda: ray.get(reference), "object": lambda: client.get_object("object"), "array": lambda: client.get("array").numpy()},
+            ),
+            "put calls per second": (
+                1,
+                {"ray": lambda: ray.put(0), "object": lambda: client.put_object("object", 0), "array": lambda: client.put("array", number)},
+            ),
+            f"put, GB per second, {size(nbytes)}": (
+                nbytes / 1e9,
+                {"ray": lambda: ray.put(array), "object": lambda: client.put_object("large", array), "array": lambda: client.put("large", array)},
+            ),
+        }
+        print(described(f"ray {ray.__version__}", f"medians of {rounds} turns"))
+        rows = []
+        for row, (unit, calls) in table.items():
+            rates = interleaved(calls, rounds, lambda name, calls=calls: rate(calls[name], seconds))
+            middle = {name: statistics.median(found) for name, found in rates.items()}
+            digits = 0 if unit == 1 else 2
+            ratios = [f"{middle[name] / middle['ray']:.2f}" for name in ("object", "array")]
+            rows.append([row, *(spread(found, digits, unit) for found in rates.values()), *ratios])
+        print(markdown(["one client", "Ray", "`put_object`, `get_object`", "`put`, `get`", "objects / Ray", "arrays / Ray"], rows))
+        ray.shutdown()
+
+
 def main() -> None:
     options = parser(__doc__, rounds=30)
     options.add_argument("--mode", choices=["cow", "read"], default="cow", help="of the receiver's tensors")
+    options.add_argument("--microbenchmark", action="store_true", help="the rows of Ray's own benchmark")
+    options.add_argument("--seconds", type=float, default=1.0, help="of a turn of --microbenchmark")
+    options.add_argument("--mib", type=int, default=800, help="of the large array of --microbenchmark")
     arguments = options.parse_args()
+    if arguments.microbenchmark:
+        microbenchmark(arguments.rounds, arguments.seconds, arguments.mib << 20)
+        return
+    import torch
+
+    import tensorlend.ray
+
     with tensorlend.embedded() as broker:
         tensorlend.ray.install(client=broker.connect(), mode=arguments.mode)
         ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=2 << 30)

@@ -1,10 +1,13 @@
 """Steps per second of vector environments: gymnasium's, stable-baselines3's where it is installed, and SharedVectorEnv.
 
-    python benches/vector_env.py [--rounds 7] [--seconds 1] [--out STEM] [--only SubprocVecEnv SharedVecEnv]
+    python benches/vector_env.py [--rounds 7] [--seconds 1] [--out STEM] [--only SubprocVecEnv SharedVecEnv] [--yardstick]
 
 The environment is trivial: it writes its step's number into one array and returns this array. So the numbers are the cost of the
 vector environment itself. The contenders take turns in each round. In each step the program reads a byte of every page of the
 observations. With --out, writes STEM.json and STEM.md.
+
+With --yardstick, gymnasium's own `gymnasium.utils.performance.benchmark_vector_step` measures the environments of gymnasium's interface.
+It samples actions, does not touch the observations, and counts the steps of all environments.
 """
 
 import os
@@ -52,7 +55,7 @@ class Maker:
         return Trivial(self.shape)
 
 
-def contenders(shape, count, only):
+def contenders(shape, count, only, yardstick=False):
     """Vector environments by name."""
     makers = [Maker(shape)] * count
     known = {
@@ -62,6 +65,8 @@ def contenders(shape, count, only):
         "SharedVectorEnv, batch": lambda: SharedVectorEnv(makers),
         "SharedVectorEnv, views": lambda: SharedVectorEnv(makers, observations="views"),
     }
+    if yardstick:
+        return {name: make() for name, make in known.items() if name in (only or known)}
     try:
         from stable_baselines3.common.vec_env import SubprocVecEnv
 
@@ -86,6 +91,13 @@ def run(envs, actions, seconds):
     return steps / (now - began)
 
 
+def run_yardstick(envs, actions, seconds):
+    """Steps per second of the single environments, by gymnasium's function."""
+    from gymnasium.utils.performance import benchmark_vector_step
+
+    return benchmark_vector_step(envs, seconds, seed=1)
+
+
 def table(rows, count):
     """A Markdown table: contenders down, shapes across."""
     found = {(row["contender"], *row["shape"]): row for row in rows if row["environments"] == count}
@@ -105,16 +117,18 @@ def main():
     arguments.add_argument("--seconds", type=float, default=1.0)
     arguments.add_argument("--out", type=Path)
     arguments.add_argument("--only", nargs="+", help="these contenders, the reference first")
+    arguments.add_argument("--yardstick", action="store_true", help="measure with gymnasium's benchmark_vector_step")
     options = arguments.parse_args()
+    rate = run_yardstick if options.yardstick else run
     rows = []
     for shape in SHAPES:
         for count in COUNTS:
-            made = contenders(shape, count, options.only)
+            made = contenders(shape, count, options.only, options.yardstick)
             actions = np.zeros(count, np.int64)
             for envs in made.values():
                 envs.reset()
-                run(envs, actions, options.seconds / 4)
-            rates = interleaved(made, options.rounds, lambda name: run(made[name], actions, options.seconds), warm=0)
+                rate(envs, actions, options.seconds / 4)
+            rates = interleaved(made, options.rounds, lambda name: rate(made[name], actions, options.seconds), warm=0)
             for name, envs in made.items():
                 envs.close()
                 found = {"median": statistics.median(rates[name]), "min": min(rates[name]), "max": max(rates[name])}
