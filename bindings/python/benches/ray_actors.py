@@ -9,7 +9,8 @@ copies a tensor of torch by a pickle, and lets an array of numpy stand in the st
 python benches/ray_actors.py --microbenchmark [--rounds N] [--seconds S] [--mib N]
 
 The rows of `ray microbenchmark` in which one client puts and gets, next to the same calls of tensorlend. Each turn makes calls for
-some time. The array has 800 MiB, as in Ray's program. `put` and `get` take an array, of one number in the small rows. tensorlend
+some time, after two calls to warm up. The first two puts of the large array are a row of their own, because the kernel clears their
+pages. The array has 800 MiB, as in Ray's program. `put` and `get` take an array, of one number in the small rows. tensorlend
 replaces the value of one name at each put.
 """
 
@@ -61,7 +62,9 @@ def actor() -> Any:
 
 
 def rate(call: Callable[[], object], seconds: float) -> float:
-    """Returns the calls per second, of about so many seconds."""
+    """Returns the calls per second, of about so many seconds, or with 0 that of a single call without those to warm up."""
+    if seconds:
+        call(), call()
     calls, began = 0, time.perf_counter()
     while True:
         call()
@@ -70,14 +73,26 @@ def rate(call: Callable[[], object], seconds: float) -> float:
             return calls / elapsed
 
 
+def cells(row: str, unit: float, rates: dict[str, list[float]]) -> list[str]:
+    """Returns a row of the table: the rates, and their ratios to Ray's."""
+    middle = {name: statistics.median(found) for name, found in rates.items()}
+    ratios = [f"{middle[name] / middle['ray']:.2f}" for name in ("object", "array")]
+    return [row, *(spread(found, 0 if unit == 1 else 2, unit) for found in rates.values()), *ratios]
+
+
 def microbenchmark(rounds: int, seconds: float, nbytes: int) -> None:
     """Prints the rows of `ray microbenchmark`."""
     with tensorlend.embedded('[pool]\nbytes_max = "4GiB"\n') as broker, broker.connect() as client:
-        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=3 * nbytes + (256 << 20))
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=6 * nbytes + (256 << 20))
         array, number = np.zeros(nbytes // 8, np.int64), np.zeros(1, np.int64)
         reference = ray.put(0)
         client.put_object("object", 0)
         client.put("array", number)
+        large: dict[str, Callable[[], object]] = {
+            "ray": lambda: ray.put(array),
+            "object": lambda: client.put_object("large object", array),
+            "array": lambda: client.put("large array", array),
+        }
         table: dict[str, tuple[float, dict[str, Callable[[], object]]]] = {
             "get calls per second": (
                 1,
@@ -87,19 +102,15 @@ def microbenchmark(rounds: int, seconds: float, nbytes: int) -> None:
                 1,
                 {"ray": lambda: ray.put(0), "object": lambda: client.put_object("object", 0), "array": lambda: client.put("array", number)},
             ),
-            f"put, GB per second, {size(nbytes)}": (
-                nbytes / 1e9,
-                {"ray": lambda: ray.put(array), "object": lambda: client.put_object("large", array), "array": lambda: client.put("large", array)},
-            ),
+            f"put, GB per second, {size(nbytes)}": (nbytes / 1e9, large),
         }
         print(described(f"ray {ray.__version__}", f"medians of {rounds} turns"))
         rows = []
         for row, (unit, calls) in table.items():
-            rates = interleaved(calls, rounds, lambda name, calls=calls: rate(calls[name], seconds))
-            middle = {name: statistics.median(found) for name, found in rates.items()}
-            digits = 0 if unit == 1 else 2
-            ratios = [f"{middle[name] / middle['ray']:.2f}" for name in ("object", "array")]
-            rows.append([row, *(spread(found, digits, unit) for found in rates.values()), *ratios])
+            if calls is large:
+                firsts = {name: [rate(call, 0) for _ in range(2)] for name, call in large.items()}
+                rows.append(cells(f"{row}, the first two", unit, firsts))
+            rows.append(cells(row, unit, interleaved(calls, rounds, lambda name, calls=calls: rate(calls[name], seconds))))
         print(markdown(["one client", "Ray", "`put_object`, `get_object`", "`put`, `get`", "objects / Ray", "arrays / Ray"], rows))
         ray.shutdown()
 

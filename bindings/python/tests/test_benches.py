@@ -14,7 +14,9 @@ BENCHES = pathlib.Path(__file__).parents[1] / "benches"
 def printed(program, *arguments):
     """Returns what a benchmark prints."""
     command = [sys.executable, str(BENCHES / program), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    # The programs of the wheel, such as tensorlendd.
+    environment = {**os.environ, "PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=environment)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout
 
