@@ -280,7 +280,7 @@ pub enum Error {
     /// The daemon ends a session that breaks a rule of the protocol. While memory is short, the daemon also ends a
     /// session whose leases keep replaced values for longer than `uid.lease_ms_max`. Connect a new client to continue.
     #[error(
-        "the daemon ended this client's session: the client broke a rule, its leases kept replaced values too long while memory was short, or the daemon restarted without its memory: connect again (the daemon's log has the reason)"
+        "the daemon ended this client's session: it was stopped, or restarted without its memory, the client broke a rule, or its leases kept replaced values too long while memory was short: connect again (the daemon's log has the reason)"
     )]
     SessionEnded,
     /// Device memory is unavailable, or this process cannot use it. [`DeviceTrouble`] has the reason and the remedy.

@@ -142,7 +142,7 @@ impl Subscription {
     /// Waits at most `slice` for a message. If another thread is already waiting, sleeps briefly
     /// instead and returns a timeout error.
     fn wait_once(&self, slice: Duration) -> Result<tensorlend::Message, Error> {
-        let what = || format!("a message of stream {:?}: its producer has sent none", self.origin.name);
+        let what = || format!("a new message of stream {:?}", self.origin.name);
         self.end.turn(slice, what, |subscription| subscription.recv_timeout(slice))
     }
 

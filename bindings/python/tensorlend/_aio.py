@@ -109,7 +109,7 @@ async def recv(subscription: _native.Subscription, timeout: float | None = None)
     """Awaits the next message."""
     if not subscription.pollable:
         raise ArgumentError("subscribe with pollable=True to await messages")
-    late = _late(timeout, f"a message of stream {subscription.name!r}: its producer has sent none")
+    late = _late(timeout, f"a new message of stream {subscription.name!r}")
     return await take(subscription, subscription.try_recv, deadline_of(timeout), late)
 
 

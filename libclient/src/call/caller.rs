@@ -515,6 +515,7 @@ impl Caller {
             self.servers.find(&self.client, &self.service)?;
             let servers = self.in_order()?;
             if servers.is_empty() {
+                session.control.check_daemon("wait for a server")?;
                 futex::wait(news, sample, deadline.nap().ok_or_else(error)?.min(NAP_MAX));
                 continue;
             }

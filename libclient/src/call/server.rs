@@ -232,6 +232,7 @@ impl Server {
             if let Some(call) = found? {
                 return Ok(call);
             }
+            session.control.check_daemon("wait for a request")?;
         }
     }
 

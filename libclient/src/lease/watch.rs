@@ -144,6 +144,7 @@ impl NameWatch {
             if again != owners {
                 continue;
             }
+            session.control.check_daemon("wait for names")?;
             // There are more owners than bells. Poll the names of the other owners with short sleeps.
             let nap = if owners.len() > BELLS_MAX { nap.min(NAP_MAX / 20) } else { nap };
             let mut bells = vec![(bell, news), (&self.news, added)];

@@ -441,7 +441,7 @@ impl Subscription {
                 let Some(nap) = deadline.nap() else {
                     self.unpark();
                     return Err(
-                        deadline.error(format!("a message of stream {:?}: its producer has sent none", self.name()))
+                        deadline.error(format!("a new message of stream {:?}", self.name()))
                     );
                 };
                 // If the subscription has joined another ring, the sample is of the former ring's bell, and nobody has declared
@@ -459,6 +459,9 @@ impl Subscription {
             let found = if is_soon { spin::soon(|| take(self))? } else { take(self)? };
             if let Some(taken) = found {
                 return Ok(taken);
+            }
+            if !is_soon {
+                self.session.control.check_daemon("wait for a message")?;
             }
         }
     }

@@ -140,11 +140,13 @@ impl Writer {
     /// Returns how long the producer may sleep before it checks for room again.
     ///
     /// # Errors
-    /// [`Error::StreamFull`] if the policy is [`crate::Policy::Error`]; [`Error::Timeout`] after the deadline.
+    /// [`Error::StreamFull`] if the policy is [`crate::Policy::Error`]; [`Error::Timeout`] after the deadline; the errors of
+    /// [`crate::control::Control::check_daemon`], because only the daemon notices the death of the slowest subscriber.
     pub fn nap(&self, deadline: &Deadline) -> Result<Duration> {
         if self.policy == Policy::Error {
             return Err(Error::StreamFull(self.name.clone()));
         }
+        self.session.control.check_daemon("send")?;
         deadline.nap().ok_or_else(|| {
             deadline.error(format!("room in stream {:?}: its slowest subscriber is a whole ring behind", self.name))
         })

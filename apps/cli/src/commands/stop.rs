@@ -56,7 +56,13 @@ pub fn run(at: &Connection) -> Result<(), Failure> {
     daemon.end()?;
     let had_store = end_store(&path, at.daemon_timeout())?;
     let names = stat.as_ref().map_or_else(String::new, |stat| names(stat, had_store));
-    output::line(format_args!("ended tensorlendd (process {}){names}", daemon.pid))
+    // Without this command.
+    let clients = match stat.map_or(0, |stat| stat.clients.saturating_sub(1)) {
+        0 => String::new(),
+        1 => "; 1 client must connect again".to_owned(),
+        several => format!("; {several} clients must connect again"),
+    };
+    output::line(format_args!("ended tensorlendd (process {}){names}{clients}", daemon.pid))
 }
 /// Ends the fd store that the daemon at this socket has started for itself. Returns true if there was one.
 fn end_store(socket: &Path, timeout: Duration) -> Result<bool, Failure> {

@@ -37,6 +37,10 @@ impl Subscription {
     }
 
     fn ended(&self) -> Error {
+        // A session that has ended sees no other producer of the name.
+        if self.session.control.is_dead() {
+            return self.session.control.ended("wait for a message", Error::SessionEnded);
+        }
         Error::StreamEnded(self.name.clone())
     }
 
