@@ -38,6 +38,11 @@ fn folder(set: Option<PathBuf>, run: &Path, temporary: &Path) -> Result<PathBuf,
     if let Some(folder) = set.into_iter().chain([systemds]).find(|folder| fault(stat(folder), 0o022).is_none()) {
         return Ok(folder);
     }
+    create(temporary)
+}
+
+/// Creates the user's folder in a temporary folder, unless it exists.
+fn create(temporary: &Path) -> Result<PathBuf, NoFolder> {
     let folder = self::temporary(temporary);
     let refused = |fault: String| NoFolder { folder: folder.clone(), fault };
     // Otherwise another user could rename this user's folder, and put another one in its place.
@@ -56,13 +61,13 @@ fn folder(set: Option<PathBuf>, run: &Path, temporary: &Path) -> Result<PathBuf,
     }
 }
 
-/// Creates the folder of `socket` again, if it is `/tmp/tensorlend-UID`.
+/// Creates the folder of `socket` if it is `/tmp/tensorlend-UID`, and somebody has removed it.
 ///
 /// # Errors
-/// `EXIST` if there is such a folder or file. `NOENT` for any other folder.
-pub fn create_again(socket: &Path) -> rustix::io::Result<()> {
-    let folder = temporary(Path::new("/tmp"));
-    if socket.parent() == Some(&folder) { rustix::fs::mkdir(&folder, Mode::RWXU) } else { Err(Errno::NOENT) }
+/// [`NoFolder`] if this folder cannot be created, or another user can write to it.
+pub fn create_again(socket: &Path) -> Result<(), NoFolder> {
+    let temporary = Path::new("/tmp");
+    if socket.parent() == Some(&self::temporary(temporary)) { create(temporary).map(drop) } else { Ok(()) }
 }
 
 /// Returns the user's folder in a temporary folder.

@@ -4,6 +4,7 @@ docs/how-to/share.md.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
@@ -63,6 +64,9 @@ class Frozen(Generic[_T]):
 
     def _plain(self) -> Any:
         return self.thaw()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return copy.deepcopy(self.thaw(), memo)
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._source.published.sent.note()

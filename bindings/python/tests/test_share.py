@@ -9,6 +9,7 @@ import functools
 import gc
 import multiprocessing
 import os
+import pathlib
 import pickle
 import signal
 import subprocess
@@ -497,3 +498,23 @@ def test_tensors_in_modules_and_with_other_strides(client):
     assert parameter.sum() == 0 and torch.equal(copy.deepcopy(turned), turned) and type(copy.deepcopy(turned)) is torch.Tensor
     generator = Named(generator=torch.Generator(), table=torch.ones(10_000, requires_grad=True))
     assert share(generator, client=client).table.requires_grad
+    for write in (lambda t: t.mul_(2), lambda t: t.__iadd__(1), lambda t: t.normal_(), lambda t: t.copy_(t + 1), lambda t: t.fill_(3)):
+        with pytest.raises(ValueError, match="this tensor is shared and read-only"):
+            write(turned)
+
+
+def test_a_copy_has_no_references(client):
+    plain = Named(rows=[{"text": "x" * 500, "n": number} for number in range(5000)], data=np.arange(10_000))
+    copied = copy.deepcopy(share(plain, client=client))
+    gc.collect()
+    eventually("the end of the shared object", lambda: not client.list("shared/*"))
+    found = pickle.loads(pickle.dumps(copied))
+    assert found.rows == plain.rows and type(found.rows) is list and np.array_equal(found.data, plain.data)
+
+
+def test_lengths_with_a_period_and_what_is_not_shared(client, caplog):
+    plain = Named(rows=[np.zeros(1 + number % 50, np.float32) for number in range(20_000)])
+    assert type(share(plain, client=client).rows) is FrozenList and not caplog.records
+    plain = Named(rows=[pathlib.Path("x" * 200 + str(number)) for number in range(20_000)])
+    assert share(plain, client=client).rows == plain.rows
+    assert "MiB of this object are copied into each process" in caplog.text

@@ -85,7 +85,12 @@ impl Listener {
     /// lock of the directory.
     pub fn bind_again(&self) -> Result<Self, DaemonError> {
         if let Some(SocketFile { path, mode: Some(mode), .. }) = &self.file {
-            let _ = user_folder::create_again(path);
+            let foreign = |why: user_folder::NoFolder| DaemonError::Socket {
+                path: path.clone(),
+                what: "cannot be created again",
+                error: std::io::Error::other(why.to_string()),
+            };
+            user_folder::create_again(path).map_err(foreign)?;
             let lock = Lock::try_take(path, Purpose::Bind).map_err(failed(path, LOCKED))?;
             return Self::bind_locked(path, *mode, &lock);
         }

@@ -25,9 +25,7 @@ impl Shell {
 
     /// Returns the time at which the daemon ends if it stays idle.
     pub(super) fn idle_due_ns(&mut self) -> Option<u64> {
-        // No client can reach the names of a daemon whose path another daemon has taken.
-        let is_displaced = self.socket_watch.as_ref().is_some_and(SocketWatch::is_displaced);
-        let is_idle = self.connections.is_empty() && (self.core.is_empty() || is_displaced);
+        let is_idle = self.connections.is_empty() && self.core.is_empty();
         self.idle.as_mut()?.due_ns(is_idle)
     }
 
@@ -101,9 +99,8 @@ impl Shell {
             }
             Err(error) => {
                 let Some(watch) = &mut self.socket_watch else { return };
-                let displaced = matches!(error, DaemonError::Running(_));
                 let error = error.to_string();
-                if watch.failed(&error, displaced, boottime_ns()) {
+                if watch.failed(&error, boottime_ns()) {
                     tracing::error!(
                         "the file of the socket {path} was removed or replaced, so no client can connect, and the daemon \
                          cannot create the socket again: {error}. Correct this: the daemon tries again within a minute, and \

@@ -33,8 +33,6 @@ pub struct SocketWatch {
     pause_ns: u64,
     /// The error of the last attempt to create the file, until the file exists.
     error: Option<String>,
-    /// Whether another daemon listens at the path.
-    displaced: bool,
 }
 
 impl SocketWatch {
@@ -42,7 +40,7 @@ impl SocketWatch {
     pub fn new(epoll: &OwnedFd, token: u64) -> Result<Self> {
         let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         epoll::add(epoll, &inotify, EventData::new_u64(token), EVENTS)?;
-        Ok(Self { inotify, token, due_ns: None, pause_ns: PAUSE_NS, error: None, displaced: false })
+        Ok(Self { inotify, token, due_ns: None, pause_ns: PAUSE_NS, error: None })
     }
 
     pub fn watch(&self, file: &Path) -> Result<()> {
@@ -54,11 +52,6 @@ impl SocketWatch {
         self.due_ns
     }
 
-    /// Returns true if another daemon has taken the path. Then no new client finds this one.
-    pub fn is_displaced(&self) -> bool {
-        self.displaced
-    }
-
     /// Takes the reported changes. The check of the file comes afterwards, so that later changes are reported.
     pub fn clear(&self) {
         let mut buffer = [0u8; 4096];
@@ -67,7 +60,7 @@ impl SocketWatch {
 
     /// Notes that the file exists. Arms the watch if the pause is over, and begins a pause otherwise.
     pub fn found(&mut self, epoll: &OwnedFd, now_ns: u64) -> Result<()> {
-        (self.pause_ns, self.error, self.displaced) = (PAUSE_NS, None, false);
+        (self.pause_ns, self.error) = (PAUSE_NS, None);
         match self.due_ns {
             Some(due_ns) if due_ns <= now_ns => {
                 self.due_ns = None;
@@ -82,14 +75,12 @@ impl SocketWatch {
     /// Notes that the file has been created, and begins a pause. The file may have been removed before the watch on it
     /// began, which the check after the pause finds.
     pub fn created(&mut self, now_ns: u64) {
-        (self.pause_ns, self.error, self.displaced) = (PAUSE_NS, None, false);
-        self.due_ns = Some(now_ns + PAUSE_NS);
+        (self.pause_ns, self.error, self.due_ns) = (PAUSE_NS, None, Some(now_ns + PAUSE_NS));
     }
 
-    /// Notes that the file cannot be created, and when to try again. `displaced` is true if another daemon listens at the path.
-    /// Returns true if the last attempt had another result.
-    pub fn failed(&mut self, error: &str, displaced: bool, now_ns: u64) -> bool {
-        self.displaced = displaced;
+    /// Notes that the file cannot be created, and when to try again. Returns true if the last attempt had another
+    /// result.
+    pub fn failed(&mut self, error: &str, now_ns: u64) -> bool {
         self.due_ns = Some(now_ns + self.pause_ns);
         self.pause_ns = PAUSE_NS_MAX.min(2 * self.pause_ns);
         let is_new = self.error.as_deref() != Some(error);

@@ -488,7 +488,7 @@ impl Subscription {
     }
 
     /// Returns the number of messages lost since the subscription began: the producer replaced them before they were received,
-    /// or the stream was opened again. For a stream of another machine, also messages that did not reach this machine.
+    /// or the stream was opened again (not those of streams of this name that began and ended in between). For a stream of another machine, also messages that did not reach this machine.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;

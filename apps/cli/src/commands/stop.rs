@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -48,11 +49,13 @@ pub fn run(at: &Connection) -> Result<(), Failure> {
     // the folder of another user, clients start none.
     let _lock = Lock::take(&path, Purpose::Start);
     let Some(daemon) = Process::at(&path, at.daemon_timeout())? else {
-        return output::line(format_args!("no daemon runs at {}", path.display()));
+        let store = if end_store(&path, at.daemon_timeout())? { "; ended its fd store, with the names that it kept" } else { "" };
+        return output::line(format_args!("no daemon runs at {}{store}", path.display()));
     };
     daemon.check_is_daemon(&path)?;
     // A daemon that hangs, or one of another version, gives no metrics.
     let stat = at.client("stop", None).socket(&path).stat().ok();
+    daemon.check_listens_itself(stat.as_ref(), &path)?;
     daemon.end()?;
     let had_store = end_store(&path, at.daemon_timeout())?;
     let names = stat.as_ref().map_or_else(String::new, |stat| names(stat, had_store));
@@ -111,11 +114,19 @@ impl Process {
             let what = format!("the daemon at {} runs in another container: end it there", path.display());
             return Err(Failure::Other(what.into()));
         };
+        let gone = || {
+            let what = format!("the process that listened at {} has ended, and another one may have its socket", path.display());
+            Failure::Other(format!("{what}: `tensorlend doctor` shows the daemon's process").into())
+        };
         let fd = match pidfd_open(pid, PidfdFlags::empty()) {
-            Err(Errno::SRCH) => return Ok(None),
+            Err(Errno::SRCH) => return Err(gone()),
             opened => opened.map_err(|error| failed(error.into()))?,
         };
         let pid = peer.pid().unsigned_abs();
+        // Another process may have got the number of one that has ended.
+        if std::fs::metadata(format!("/proc/{pid}")).map_err(failed)?.uid() != peer.uid() {
+            return Err(gone());
+        }
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).map_err(failed)?;
         let words = line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
         Ok(Some(Self { pid, fd, words }))
@@ -133,10 +144,14 @@ impl Process {
             );
             return Err(Failure::Other(text.into()));
         }
-        let is_program = |word: &String| {
-            word == "tensorlend._programs" || Path::new(word).file_name().is_some_and(|name| name == "tensorlendd")
-        };
-        if words.iter().any(is_program) {
+        let is_named = |path: &Path| path.file_name().is_some_and(|name| name == "tensorlendd");
+        let is_program = std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| is_named(&exe))
+            || words.first().is_some_and(|word| is_named(Path::new(word)));
+        // The package of Python: `python -P -m tensorlend._programs`.
+        let mut options = words.iter().skip(1).skip_while(|word| word.starts_with('-') && *word != "-m");
+        let is_module = options.next().is_some_and(|word| word == "-m")
+            && options.next().is_some_and(|word| word == "tensorlend._programs");
+        if is_program || is_module {
             return Ok(());
         }
         let text = format!(
@@ -146,6 +161,17 @@ impl Process {
             path.display()
         );
         Err(Failure::Other(text.into()))
+    }
+
+    /// Returns an error if the daemon has its socket from this process, and is another one.
+    fn check_listens_itself(&self, stat: Option<&Stat>, path: &Path) -> Result<(), Failure> {
+        match stat.map(|stat| stat.pid).filter(|&pid| pid != self.pid) {
+            None => Ok(()),
+            Some(pid) => {
+                let text = format!("process {} listened at {} for the daemon (process {pid})", self.pid, path.display());
+                Err(Failure::Other(format!("{text}: end the daemon by the means of what started it").into()))
+            }
+        }
     }
 
     /// Ends the process in order, and waits until it has ended.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import io
+import logging
 import pickle
+import random
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
@@ -30,8 +32,13 @@ LARGE_BYTES = 16 << 10
 LARGE_LIST_BYTES = 256 << 10
 SAMPLE = 16
 MANY = 1000
+#: Minimum length in bytes of the rest of an object of which the log has a warning.
+PRIVATE_BYTES = 1 << 20
 #: Maximum number of parts. What follows stays in the pickle.
 PARTS_MAX = 1000
+
+
+_LOG = logging.getLogger("tensorlend")
 
 
 class SharedArray(np.ndarray[Any, Any]):
@@ -134,6 +141,12 @@ class Split:
         except (pickle.PicklingError, TypeError, AttributeError) as error:
             raise ArgumentError(f"other processes cannot unpickle this object: {error}") from error
         self._text = file.getvalue()
+        if len(self._text) >= PRIVATE_BYTES:
+            _LOG.warning(
+                "share: %.1f MiB of this object are copied into each process: they are in no array, tensor or Arrow buffer, and in no "
+                "list or dict of plain values",
+                len(self._text) / (1 << 20),
+            )
 
     def add(self, nbytes: int, write: Callable[[memoryview], None]) -> str:
         """Adds a part, and returns its name."""
@@ -315,7 +328,9 @@ def is_iterator(obj: Any) -> bool:
 def _is_large(items: Any) -> bool:
     """Returns whether a list, a tuple or a dict is large and has only items that rows contain by value."""
     values = items.values() if type(items) is dict else items
-    sample = list(islice(values, 0, None, max(1, len(items) // SAMPLE)))
+    # Random positions, because the lengths of items may have a period.
+    positions = set(random.Random(0).sample(range(len(items)), min(SAMPLE, len(items))))
+    sample = [item for at, item in enumerate(values) if at in positions]
     sizes = [_bytes_of(item, 0) for item in sample]
     if len(items) < MANY and None not in sizes:
         sizes = [0 if hasattr(item, "dtype") and (size or 0) >= LARGE_BYTES else size for item, size in zip(sample, sizes, strict=True)]

@@ -43,13 +43,33 @@ class SharedTensor(torch.Tensor):
     def _plain(self) -> torch.Tensor:
         return self.as_subclass(torch.Tensor)  # type: ignore[arg-type]
 
-    def __setitem__(self, index: Any, value: Any) -> None:
+    def _check(self) -> None:
         if self._memory.published.key[-1] == "read":
             raise ValueError(
                 "this tensor is shared and read-only: write to a copy (mine = tensor.clone()), or share the object with mode='cow', "
                 "so that each process has a private copy of the pages that it changes"
             )
-        super().__setitem__(index, value)
+
+
+def _refused(name: str) -> Any:
+    plain: Any = getattr(torch.Tensor, name)
+
+    def in_place(self: SharedTensor, *arguments: Any, **named: Any) -> Any:
+        self._check()
+        return plain(self, *arguments, **named)
+
+    return in_place
+
+
+#: Methods with a trailing underscore that change the shape or the flags of a tensor, and not its elements.
+_VIEWS = frozenset(
+    "t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_ as_strided_ detach_ requires_grad_ rename_ share_memory_ resize_ resize_as_ "
+    "retain_grad_ coalesce_ sparse_resize_ sparse_resize_and_clear_ set_".split()
+)
+for _name in dir(torch.Tensor):
+    _is_method = _name.endswith("_") and not _name.startswith("_") and _name not in _VIEWS
+    if _is_method or _name == "__setitem__" or _name.startswith("__i") and hasattr(torch.Tensor, f"__{_name[3:]}"):
+        setattr(SharedTensor, _name, _refused(_name))
 
 
 def described(value: Any) -> tuple[np.ndarray[Any, Any], str, tuple[int, ...]] | None:
