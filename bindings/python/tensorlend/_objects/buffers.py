@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from tensorlend._objects import library
-from tensorlend._objects.parts import Memory
-from tensorlend._objects.source import Key, published
+from tensorlend._objects.source import Key, Memory, published
 
 pa = library.arrow()
 

@@ -18,7 +18,7 @@ import numpy as np
 from tensorlend._errors import ArgumentError
 from tensorlend._objects.encode import Encoder, ValuePickler, copier, itself
 from tensorlend._objects.layout import Kind
-from tensorlend._objects.source import Key, Published, published
+from tensorlend._objects.source import Key, Memory, Published, published
 
 if TYPE_CHECKING:
     from tensorlend import _native
@@ -96,18 +96,6 @@ def _refused(name: str) -> Any:
 
 for _name in "iadd isub imul itruediv ifloordiv imod ipow ilshift irshift iand ixor ior imatmul".split():
     setattr(SharedArray, f"__{_name}__", _refused(f"__{_name}__"))
-
-
-class Memory:
-    """The bytes of a part in this process. Arrays have this object as their base, so that it lives as long as they do."""
-
-    def __init__(self, value: Published, member: str) -> None:
-        self.published = value
-        self.member = member
-        self._bytes: Any = value.lease(member).numpy()
-        self.__array_interface__ = self._bytes.__array_interface__
-        self.start: int = self.__array_interface__["data"][0]
-        self.nbytes: int = self._bytes.nbytes
 
 
 def _array(key: Key, member: str, offset: int, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:

@@ -73,6 +73,18 @@ def published(key: Key) -> Published:
     return found
 
 
+class Memory:
+    """The bytes of a part in this process. Arrays have this object as their base, so that it lives as long as they do."""
+
+    def __init__(self, value: Published, member: str) -> None:
+        self.published = value
+        self.member = member
+        self._bytes: Any = value.lease(member).numpy()
+        self.__array_interface__ = self._bytes.__array_interface__
+        self.start: int = self.__array_interface__["data"][0]
+        self.nbytes: int = self._bytes.nbytes
+
+
 class Source:
     """An encoded object in a published value: the value itself, or a member of a dataset."""
 

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 
 from tensorlend._objects import layout
-from tensorlend._objects.parts import Memory
-from tensorlend._objects.source import Key, published
+from tensorlend._objects.source import Key, Memory, published
 
 
 class SharedTensor(torch.Tensor):
