@@ -2,9 +2,12 @@
 
 use rustix::process::Signal;
 use std::fs::Permissions;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+use tensorlend::{Client, DType, Error};
 use tensorlend_tests::background::{DATA, Home, end_daemons};
 use tensorlend_tests::container::{Engine, skip_without_containers};
 use tensorlend_tests::users::{Programs, as_user};
@@ -130,23 +133,79 @@ fn an_idle_daemon_ends_and_the_next_client_starts_another() {
     }
 }
 
-/// A daemon cannot serve new clients at a path that another one has taken while it could not look.
+/// Whoever can take the path, such as another user after the removal of a folder in /tmp, must not end the daemon.
 #[test]
-fn a_daemon_whose_path_another_has_taken_ends_when_its_clients_have_left() {
+fn a_daemon_whose_path_another_process_has_taken_keeps_its_names() {
     if skip_with_system() {
         return;
     }
     let home = Home::new("idle_exit_s = 1\n");
     assert_done(&home.put("a"));
-    let [first] = home.daemons()[..] else { panic!("one daemon: {:?}", home.daemons()) };
-    signal(first, Signal::STOP);
-    for file in ["tensorlend.sock", "tensorlend.sock.store"] {
-        std::fs::remove_file(home.socket().with_file_name(file)).unwrap();
+    let [daemon] = home.daemons()[..] else { panic!("one daemon: {:?}", home.daemons()) };
+    signal(daemon, Signal::STOP);
+    std::fs::remove_file(home.socket()).unwrap();
+    let listener = listen(&home.socket());
+    signal(daemon, Signal::CONT);
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(home.daemons(), [daemon], "{}", home.log());
+    drop(listener);
+    std::fs::remove_file(home.socket()).unwrap();
+    eventually("the daemon's own socket", || home.socket().exists());
+    assert_eq!((home.daemons(), home.names()), (vec![daemon], vec!["a".to_owned()]), "{}", home.log());
+}
+
+fn listen(path: &Path) -> OwnedFd {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    bind(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+    listen(&socket, 4).unwrap();
+    socket
+}
+
+/// Each wait without a timeout ends, also where the producer or the server has ended with the daemon.
+#[test]
+fn waits_end_when_the_daemon_is_stopped() {
+    if skip_with_system() {
+        return;
     }
+    let home = Home::new("");
+    assert_done(&home.put("a"));
+    let connect = || Client::builder().socket(home.socket()).connect().unwrap();
+    let producer = connect();
+    let camera = producer.stream("camera").open().unwrap();
+    let full = producer.stream("full").capacity(1).open().unwrap();
+    let slow = connect();
+    let _never_read = slow.subscribe("full").unwrap();
+    let draft = |client: &Client| client.create(DType::U8, [4]).unwrap();
+    full.send(draft(&producer)).unwrap();
+    let mut idle = connect().subscribe("camera").unwrap();
+    let (mut frames, names) = (connect().subscribe("camera").unwrap(), connect());
+    let (server, caller) = (connect(), connect());
+    std::thread::scope(|scope| {
+        let mut waits = Vec::new();
+        waits.push(("recv", scope.spawn(|| frames.recv().map(drop))));
+        waits.push(("send", scope.spawn(|| full.send(draft(&producer)).map(drop))));
+        waits.push(("wait_newer", scope.spawn(|| names.wait_for("nothing", None).map(drop))));
+        waits.push(("serve", scope.spawn(|| server.serve("service").open()?.recv().map(drop))));
+        waits.push(("call", scope.spawn(|| caller.caller("other").open()?.call(draft(&caller), None).map(drop))));
+        std::thread::sleep(Duration::from_millis(500));
+        assert!(waits.iter().all(|(_, wait)| !wait.is_finished()), "they wait");
+        let output = run(&mut home.cli(&["stop"]));
+        assert_done(&output);
+        assert!(text(&output.stdout).contains("clients must connect again"), "{}", text(&output.stdout));
+        for (what, wait) in waits {
+            eventually(&format!("the end of {what}"), || wait.is_finished());
+            let error = wait.join().unwrap().unwrap_err();
+            assert!(matches!(error, Error::Disconnected { .. } | Error::SessionEnded), "{what}: {error}");
+        }
+    });
+    drop(camera);
+    // The next daemon does not know the session.
     assert_done(&home.put("b"));
-    signal(first, Signal::CONT);
-    eventually("the end of the first daemon", || !home.daemons().contains(&first));
-    assert_eq!((home.daemons().len(), home.names()), (1, vec!["b".to_owned()]), "{}", home.log());
+    eventually("an error that says so", || {
+        let error = idle.recv_timeout(Duration::from_millis(20)).unwrap_err();
+        matches!(error, Error::SessionEnded)
+    });
 }
 
 #[test]
@@ -172,6 +231,14 @@ fn stop_ends_the_daemon_and_its_names() {
     assert_eq!(home.names(), ["b"]);
     assert_done(&run(&mut home.cli(&["rm", "b"])));
     assert!(stop().ends_with(")\n"), "no names");
+    // After a crash, the fd store still has the names.
+    assert_done(&home.put("c"));
+    let [pid] = home.daemons()[..] else { panic!("one daemon: {:?}", home.daemons()) };
+    signal(pid, Signal::KILL);
+    eventually("the death of the daemon", || home.daemons().is_empty());
+    assert!(stop().ends_with("ended its fd store, with the names that it kept\n"));
+    assert_eq!((home.stores(), home.put("d").status.success(), home.names()), (vec![], true, vec!["d".to_owned()]));
+    stop();
     // The daemon of an explicit socket.
     let daemon = tensorlend_tests::Daemon::start("");
     let socket = daemon.socket();
@@ -184,12 +251,7 @@ fn stop_ends_the_daemon_and_its_names() {
 #[test]
 fn stop_ends_no_other_program() {
     let home = Home::new("");
-    let flags = rustix::net::SocketFlags::CLOEXEC;
-    let own =
-        rustix::net::socket_with(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::SEQPACKET, flags, None)
-            .unwrap();
-    rustix::net::bind(&own, &rustix::net::SocketAddrUnix::new(home.socket()).unwrap()).unwrap();
-    rustix::net::listen(&own, 4).unwrap();
+    let _own = listen(&home.socket());
     let output = run(&mut home.cli(&["stop"]));
     let error = text(&output.stderr);
     assert!(!output.status.success() && error.contains(&format!("process {} ", std::process::id())), "{error}");
@@ -205,7 +267,7 @@ fn a_client_of_an_ending_daemon_is_served() {
     let home = Home::new("idle_exit_s = 1\n");
     assert_done(&run(home.command(&binary("tensorlendd")).arg("--daemonize").arg("--config").arg(config(&home))));
     for _ in 0..budget(4, 100) {
-        std::thread::sleep(std::time::Duration::from_secs(1));
+        std::thread::sleep(Duration::from_secs(1));
         assert_done(&home.put("a"));
         assert_done(&run(&mut home.cli(&["rm", "a"])));
     }

@@ -440,9 +440,7 @@ impl Subscription {
             if let Ok(None) = got {
                 let Some(nap) = deadline.nap() else {
                     self.unpark();
-                    return Err(
-                        deadline.error(format!("a new message of stream {:?}", self.name()))
-                    );
+                    return Err(deadline.error(format!("a new message of stream {:?}", self.name())));
                 };
                 // If the subscription has joined another ring, the sample is of the former ring's bell, and nobody has declared
                 // a sleep on the new one.

@@ -49,7 +49,20 @@ pub fn run(at: &Connection) -> Result<(), Failure> {
     // the folder of another user, clients start none.
     let _lock = Lock::take(&path, Purpose::Start);
     let Some(daemon) = Process::at(&path, at.daemon_timeout())? else {
-        let store = if end_store(&path, at.daemon_timeout())? { "; ended its fd store, with the names that it kept" } else { "" };
+        // The fd store of a daemon that was killed keeps its socket open. A daemon may also have its socket from a process that
+        // has ended.
+        if let Ok(stat) = at.client("stop", None).socket(&path).stat() {
+            let text = format!(
+                "the daemon (process {}) has its socket from a process that has ended: end it by `kill {0}`",
+                stat.pid
+            );
+            return Err(Failure::Other(text.into()));
+        }
+        let store = if end_store(&path, at.daemon_timeout())? {
+            "; ended its fd store, with the names that it kept"
+        } else {
+            ""
+        };
         return output::line(format_args!("no daemon runs at {}{store}", path.display()));
     };
     daemon.check_is_daemon(&path)?;
@@ -114,20 +127,16 @@ impl Process {
             let what = format!("the daemon at {} runs in another container: end it there", path.display());
             return Err(Failure::Other(what.into()));
         };
-        let gone = || {
-            let what = format!("the process that listened at {} has ended, and another one may have its socket", path.display());
-            Failure::Other(format!("{what}: `tensorlend doctor` shows the daemon's process").into())
-        };
         let fd = match pidfd_open(pid, PidfdFlags::empty()) {
-            Err(Errno::SRCH) => return Err(gone()),
+            Err(Errno::SRCH) => return Ok(None),
             opened => opened.map_err(|error| failed(error.into()))?,
         };
         let pid = peer.pid().unsigned_abs();
-        // Another process may have got the number of one that has ended.
-        if std::fs::metadata(format!("/proc/{pid}")).map_err(failed)?.uid() != peer.uid() {
-            return Err(gone());
-        }
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).map_err(failed)?;
+        // Another process may have got the number of one that has ended. A zombie has no command line.
+        if std::fs::metadata(format!("/proc/{pid}")).map_err(failed)?.uid() != peer.uid() || line.is_empty() {
+            return Ok(None);
+        }
         let words = line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
         Ok(Some(Self { pid, fd, words }))
     }
@@ -168,7 +177,8 @@ impl Process {
         match stat.map(|stat| stat.pid).filter(|&pid| pid != self.pid) {
             None => Ok(()),
             Some(pid) => {
-                let text = format!("process {} listened at {} for the daemon (process {pid})", self.pid, path.display());
+                let text =
+                    format!("process {} listened at {} for the daemon (process {pid})", self.pid, path.display());
                 Err(Failure::Other(format!("{text}: end the daemon by the means of what started it").into()))
             }
         }
