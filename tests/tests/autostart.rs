@@ -182,12 +182,13 @@ fn waits_end_when_the_daemon_is_stopped() {
     let (mut frames, names) = (connect().subscribe("camera").unwrap(), connect());
     let (server, caller) = (connect(), connect());
     std::thread::scope(|scope| {
-        let mut waits = Vec::new();
-        waits.push(("recv", scope.spawn(|| frames.recv().map(drop))));
-        waits.push(("send", scope.spawn(|| full.send(draft(&producer)).map(drop))));
-        waits.push(("wait_newer", scope.spawn(|| names.wait_for("nothing", None).map(drop))));
-        waits.push(("serve", scope.spawn(|| server.serve("service").open()?.recv().map(drop))));
-        waits.push(("call", scope.spawn(|| caller.caller("other").open()?.call(draft(&caller), None).map(drop))));
+        let waits = [
+            ("recv", scope.spawn(|| frames.recv().map(drop))),
+            ("send", scope.spawn(|| full.send(draft(&producer)).map(drop))),
+            ("wait_for", scope.spawn(|| names.wait_for("nothing", None).map(drop))),
+            ("serve", scope.spawn(|| server.serve("service").open()?.recv().map(drop))),
+            ("call", scope.spawn(|| caller.caller("other").open()?.call(draft(&caller), None).map(drop))),
+        ];
         std::thread::sleep(Duration::from_millis(500));
         assert!(waits.iter().all(|(_, wait)| !wait.is_finished()), "they wait");
         let output = run(&mut home.cli(&["stop"]));
