@@ -77,7 +77,7 @@ def _page(facts: dict[str, Any], found: dict[str, Any]) -> str:
     parts = [
         "# Training on lent data",
         f"{facts['machine']}; Python {facts['python']}, torch {facts['torch']} with one thread; {facts['date']}; load of the machine at\n"
-        f"the end, over 1, 5 and 15 minutes: {load}. Made by `examples/training/experiment.py`; [what this is](../training.md).",
+        f"the end, over 1, 5 and 15 minutes: {load}. Made by `examples/training/experiment.py`; [what this is](../../examples/training/README.md).",
         "A producer published, and ended:",
         "\n".join(f"* {line}" for line in found["published"]),
         _pairs(found["pairs"]),

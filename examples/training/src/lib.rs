@@ -4,7 +4,7 @@
 //! published tensors stay. *Trainers* read the batches in place: the one here, in Rust, and those of `train.py`, in
 //! torch. A [`source::Source`] supplies a trainer's batches; with the same seed all sources give bit-identical losses.
 //!
-//! `docs/training.md` explains how to run it, and has measurements.
+//! `README.md` explains how to run it, and has measurements.
 
 pub mod error;
 pub mod files;

@@ -103,7 +103,7 @@ fn write_idx(folder: &Path) {
 fn the_whole_of_mnist_teaches_the_same() {
     let Some(folder) = std::env::var_os("TENSORLEND_MNIST").map(PathBuf::from) else {
         return tensorlend_tests::skip(
-            "TENSORLEND_MNIST names no folder with MNIST's files (docs/training.md says where they are)",
+            "TENSORLEND_MNIST names no folder with MNIST's files (examples/training/README.md says where they are)",
         );
     };
     let broker = broker();

@@ -173,7 +173,7 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
         Understood("names a program of the reader's; bindings/python/tests/test_programs.py starts such ones"),
     ),
     (
-        "docs/training.md",
+        "examples/training/README.md",
         "cargo build --release -p tensorlend-training --bins",
         Understood(
             "builds a release and fetches data; examples/training/tests and bindings/python/tests/test_examples.py run the programs",
