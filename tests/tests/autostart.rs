@@ -133,7 +133,7 @@ fn an_idle_daemon_ends_and_the_next_client_starts_another() {
     }
 }
 
-/// Whoever can take the path, such as another user after the removal of a folder in /tmp, must not end the daemon.
+/// A process that can take the path, such as another user's after the removal of a folder in /tmp, must not end the daemon.
 #[test]
 fn a_daemon_whose_path_another_process_has_taken_keeps_its_names() {
     if skip_with_system() {
