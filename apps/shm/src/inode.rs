@@ -3,7 +3,7 @@
 //! A hostile user can give a file any name, on a file system of their own (FUSE) that never answers. `AT_STATX_DONT_SYNC`
 //! returns what the kernel knows.
 
-use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, makedev, statx};
+use rustix::fs::{AtFlags, CWD, FileType, MemfdFlags, StatxFlags, fstat, makedev, memfd_create, statx};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -45,6 +45,41 @@ impl Inode {
             age: age(time(found.stx_mtime), time(found.stx_ctime)),
             kind: FileType::from_raw_mode(found.stx_mode.into()),
         })
+    }
+}
+
+/// The file systems that the kernel mounts for itself: of memfds, segments of System V and shared memory without a file. No
+/// user can create a file with a name there.
+#[derive(Debug)]
+pub struct KernelMounts(Vec<u64>);
+
+impl Default for KernelMounts {
+    fn default() -> Self {
+        // Each size of huge pages has a file system of its own. A memfd without bytes uses no page.
+        let huge = [
+            MemfdFlags::HUGE_64KB,
+            MemfdFlags::HUGE_512KB,
+            MemfdFlags::HUGE_1MB,
+            MemfdFlags::HUGE_2MB,
+            MemfdFlags::HUGE_8MB,
+            MemfdFlags::HUGE_16MB,
+            MemfdFlags::HUGE_32MB,
+            MemfdFlags::HUGE_256MB,
+            MemfdFlags::HUGE_512MB,
+            MemfdFlags::HUGE_1GB,
+            MemfdFlags::HUGE_2GB,
+            MemfdFlags::HUGE_16GB,
+        ];
+        let flags = huge.into_iter().map(|size| MemfdFlags::HUGETLB | size).chain([MemfdFlags::empty()]);
+        let device = |flags| Some(fstat(memfd_create("device", MemfdFlags::CLOEXEC | flags).ok()?).ok()?.st_dev);
+        Self(flags.filter_map(device).collect())
+    }
+}
+
+impl KernelMounts {
+    /// Returns true if the file system with this device is one of them.
+    pub fn has(&self, device: u64) -> bool {
+        self.0.contains(&device)
     }
 }
 

@@ -12,7 +12,7 @@ mod tree;
 mod twice;
 
 pub use object::{Age, Holder, Key, Kind, Object, State, Totals, Unseen};
-pub use reclaim::{Options, Outcome, SETTLE, reclaim};
+pub use reclaim::{Options, Outcome, SETTLE, reclaim, restore};
 pub use scan::{Scan, machine};
 pub use tree::{Peak, Report, Sampler};
 pub use twice::Twice;

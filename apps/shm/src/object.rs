@@ -3,6 +3,7 @@
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
+use tensorlend_os::sysv::History;
 
 /// The kind of an object.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
@@ -113,6 +114,9 @@ pub struct Object {
     /// Number of names of the file.
     #[serde(skip)]
     pub(crate) links: u64,
+    /// The state of a segment of System V during the scan.
+    #[serde(skip)]
+    pub(crate) history: Option<History>,
 }
 
 impl Object {

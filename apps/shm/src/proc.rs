@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tensorlend_os::clock;
+use tensorlend_os::sysv::History;
 
 /// A mapping: a line of /proc/PID/maps.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +60,19 @@ pub fn pids() -> io::Result<Vec<u32>> {
     Ok(read_dir("/proc")?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
 }
 
-/// Returns the mappings of a process.
+/// Returns the threads of a process.
+pub fn threads(pid: u32) -> Vec<u32> {
+    let threads = read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    threads.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// Returns true if the process has memory that this user may not read.
+pub fn is_unreadable(pid: u32) -> bool {
+    read(format!("/proc/{pid}/maps")).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+        && Stat::of(pid).is_some_and(|stat| stat.has_memory())
+}
+
+/// Returns the mappings of a process, or of the process of this thread.
 pub fn mappings(pid: u32) -> io::Result<Vec<Mapping>> {
     Ok(text(format!("/proc/{pid}/maps"))?.lines().filter_map(Mapping::parse).collect())
 }
@@ -118,6 +131,7 @@ pub struct Stat {
     /// Time since the process started.
     pub age: Duration,
     is_kernel: bool,
+    /// Whether all threads have ended. The main thread can end (`pthread_exit`) before the others.
     is_zombie: bool,
 }
 
@@ -137,7 +151,7 @@ impl Stat {
             parent: number(1)? as u32,
             age: Duration::from_nanos(clock::boottime_ns()).saturating_sub(started),
             is_kernel: number(6)? & KERNEL_THREAD != 0,
-            is_zombie: matches!(fields.first(), Some(&("Z" | "X"))),
+            is_zombie: matches!(fields.first(), Some(&("Z" | "X"))) && number(17)? <= 1,
         })
     }
 
@@ -214,12 +228,9 @@ pub fn is_partial() -> bool {
 pub struct Segment {
     pub key: i32,
     pub id: i32,
-    pub size_bytes: u64,
     pub attachments: u64,
-    pub uid: u32,
-    /// Seconds since 1970 of the last attachment, detachment or change.
-    pub used_s: i64,
     pub resident_bytes: u64,
+    pub history: History,
 }
 
 /// Returns the segments of this process's ipc namespace.
@@ -230,11 +241,15 @@ pub fn segments() -> Vec<Segment> {
         Some(Segment {
             key: fields.first()?.parse().ok()?,
             id: number(1)? as i32,
-            size_bytes: number(3)?,
             attachments: number(6)?,
-            uid: number(7)? as u32,
-            used_s: number(11)?.max(number(12)?).max(number(13)?) as i64,
             resident_bytes: number(14)? + number(15)?,
+            history: History {
+                uid: number(7)? as u32,
+                size_bytes: number(3)?,
+                creator: number(4)? as i32,
+                last_user: number(5)? as i32,
+                times_s: [number(11)? as i64, number(12)? as i64, number(13)? as i64],
+            },
         })
     };
     text("/proc/sysvipc/shm").unwrap_or_default().lines().skip(1).filter_map(of).collect()

@@ -24,8 +24,17 @@
 //!    process the references to a name. While F has the private name, a process that does not create finds nothing, as
 //!    after a removal. If a process creates a new file under the name in this time, and O marks the lease, V cannot rename
 //!    F back: V keeps F under the private name and reports it.
-//! 5. *The end of V.* A signal waits until the removal is undone or complete. If V is killed, the next reclaim renames
-//!    private names of ended processes back before it does anything else.
+//! 5. *The end of V.* A signal waits until the removal is undone or complete. If V is killed, [`restore`] of the next
+//!    reclaim renames the private names of ended processes back. A living V has a lease on each of its private files, even
+//!    if it is in another pid namespace, and `restore` leaves these.
+//!
+//! # Why root moves no file of a user who did not leave it
+//!
+//! A user can plant any name, and can put another file in the place of an own one at any time. So root renames and removes
+//! a file with the rights of its owner as scanned ([`as_user`]): in a folder with the sticky bit, the kernel then refuses
+//! to move a file that another user has put there. The exception are files of the folder's owner, root itself: if root
+//! removes its file between V's check and V's renaming, and another user creates the name, V finds the wrong inode under
+//! the private name, and renames it back.
 //!
 //! A segment of System V has the count of its attachments in the kernel, and [`tensorlend_os::sysv`] describes its race.
 
@@ -37,7 +46,11 @@ use rustix::fs::{
     AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, Stat, fstat, openat, renameat_with, statat, unlinkat,
 };
 use rustix::io::Errno;
-use std::os::fd::{AsFd, BorrowedFd};
+use rustix::process::Uid;
+use rustix::thread::set_thread_res_uid;
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tensorlend_os::file_lease::WriteLease;
@@ -102,21 +115,78 @@ pub fn reclaim(scan: &Scan, options: &Options<'_>, report: &mut dyn FnMut(Outcom
     }
     let candidates = || scan.objects.iter().filter(|object| is_removable(object) && is_old(object));
     for segment in candidates().filter(|object| object.kind == Kind::Sysv) {
-        let removed = match sysv::remove_unattached(segment.key.inode as i32) {
-            Ok(true) => Ok(()),
-            Ok(false) => Err("a process has attached it".to_owned()),
+        let Some(history) = &segment.history else { continue };
+        let removed = match sysv::remove_unattached(segment.key.inode as i32, history) {
+            Ok(sysv::Removal::Removed) => Ok(()),
+            Ok(sysv::Removal::Attached) => Err("a process has attached it".to_owned()),
+            Ok(sysv::Removal::Changed) => Err("a process has just used it, or created another one".to_owned()),
             Err(error) => Err(error.to_string()),
         };
         report(outcome(segment, removed));
     }
-    let folder = rustix::fs::open(&options.folder, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let folder = open_folder(options)?;
     let removal = Removal { folder: folder.as_fd(), options };
-    removal.restore_names()?;
     let files: Vec<&Object> = candidates().filter(|object| object.kind == Kind::Shm).collect();
     for batch in files.chunks(BATCH) {
         removal.remove(batch, report);
     }
     Ok(())
+}
+
+fn open_folder(options: &Options<'_>) -> rustix::io::Result<OwnedFd> {
+    rustix::fs::open(&options.folder, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Gives the files their names back that a killed reclaim has renamed. A scan after this call finds them.
+///
+/// # Errors
+/// The error of reading the folder of the files.
+pub fn restore(options: &Options<'_>) -> std::io::Result<()> {
+    let folder = open_folder(options)?;
+    for entry in Dir::read_from(&folder)?.flatten() {
+        let private = entry.file_name().to_bytes();
+        let Some(former) = former_name(private) else { continue };
+        let matches = |names: &GlobMatcher| names.is_match(Path::new(OsStr::from_bytes(former)));
+        if options.names.is_none_or(matches) {
+            // If the name is taken, the file stays under its private name, and this reclaim may remove it.
+            let _ = restore_one(folder.as_fd(), options, private, former);
+        }
+    }
+    Ok(())
+}
+
+/// Returns the former name of a private name, if the process that gave it has ended.
+fn former_name(private: &[u8]) -> Option<&[u8]> {
+    let at = private.windows(PRIVATE.len()).rposition(|part| part == PRIVATE.as_bytes())?;
+    let pid: u32 = std::str::from_utf8(&private[at + PRIVATE.len()..]).ok()?.parse().ok()?;
+    (at > 0 && !Path::new(&format!("/proc/{pid}")).exists()).then_some(&private[..at])
+}
+
+fn restore_one(folder: BorrowedFd<'_>, options: &Options<'_>, private: &[u8], former: &[u8]) -> rustix::io::Result<()> {
+    let file = statat(folder, private, AtFlags::SYMLINK_NOFOLLOW)?;
+    let is_own = file.st_uid == rustix::process::geteuid().as_raw();
+    if !FileType::from_raw_mode(file.st_mode).is_file() || !(is_own || options.all_users) {
+        return Ok(());
+    }
+    // A lease of a living reclaim makes this fail. It then gives the file its name back itself.
+    match openat(folder, private, FLAGS, Mode::empty()) {
+        Ok(_) | Err(Errno::ACCESS) => {}
+        Err(error) => return Err(error),
+    }
+    as_user(file.st_uid, || renameat_with(folder, private, folder, former, RenameFlags::NOREPLACE))
+}
+
+/// Calls a function with the rights of a user: this one, or another one if this is root.
+fn as_user<T>(uid: u32, act: impl FnOnce() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+    let own = rustix::process::geteuid();
+    if own.as_raw() == uid {
+        return act();
+    }
+    // Of this thread only. Without the effective user 0, the kernel takes root's capabilities away until it is back.
+    set_thread_res_uid(None, Some(Uid::from_raw(uid)), None)?;
+    let done = act();
+    set_thread_res_uid(None, Some(own), None).expect("the saved user is the former one");
+    done
 }
 
 fn outcome(object: &Object, removed: Result<(), String>) -> Outcome {
@@ -131,6 +201,7 @@ struct Removal<'a> {
 /// A file under its private name, with the lease.
 struct Renamed<'a> {
     object: &'a Object,
+    owner: u32,
     lease: WriteLease,
     private: String,
 }
@@ -161,13 +232,25 @@ impl Removal<'_> {
     /// Takes a lease on a file, and renames it. Returns the reason if the file stays as it is.
     fn rename<'o>(&self, object: &'o Object) -> Result<Renamed<'o>, String> {
         let text = |errno: Errno| errno.to_string();
+        // The scan has put it in the place of other bytes.
+        if object.name.contains(char::REPLACEMENT_CHARACTER) {
+            return Err("its name is not UTF-8".into());
+        }
+        let private = format!("{}{PRIVATE}{}", object.name, std::process::id());
+        if private.len() > NAME_MAX {
+            return Err("its name is too long to be extended during the removal".into());
+        }
         let name = Path::new(&object.name);
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let fd = openat(self.folder, name, flags, Mode::empty()).map_err(|errno| match errno {
+        let fd = openat(self.folder, name, FLAGS, Mode::empty()).map_err(|errno| match errno {
             Errno::NOENT => "another process has removed it".to_owned(),
             Errno::AGAIN => "another process has a lease on it".to_owned(),
+            // A link or a socket.
+            Errno::LOOP | Errno::NXIO => REPLACED.to_owned(),
             other => text(other),
         })?;
+        if !FileType::from_raw_mode(fstat(&fd).map_err(text)?.st_mode).is_file() {
+            return Err(REPLACED.into());
+        }
         let Some(lease) = WriteLease::take(fd).map_err(text)? else {
             return Err("a process has opened or mapped it".into());
         };
@@ -177,9 +260,14 @@ impl Removal<'_> {
         if !lease.is_whole() {
             return Err(OPENED.into());
         }
-        let private = format!("{}{PRIVATE}{}", object.name, std::process::id());
-        renameat_with(self.folder, name, self.folder, &private, RenameFlags::NOREPLACE).map_err(text)?;
-        let renamed = Renamed { object, lease, private };
+        let owner = file.st_uid;
+        as_user(owner, || renameat_with(self.folder, name, self.folder, &private, RenameFlags::NOREPLACE)).map_err(
+            |errno| match errno {
+                Errno::PERM | Errno::ACCESS => REPLACED.to_owned(),
+                other => text(other),
+            },
+        )?;
+        let renamed = Renamed { object, owner, lease, private };
         // Another process may have put another file in the place of this one.
         let is_same = self.is_at(&renamed, &file);
         if !is_same || !renamed.lease.is_whole() {
@@ -192,9 +280,12 @@ impl Removal<'_> {
     fn check(&self, object: &Object, file: &Stat) -> Result<(), String> {
         let age = age((file.st_mtime, file.st_mtime_nsec as i64), (file.st_ctime, file.st_ctime_nsec as i64));
         if (file.st_dev, file.st_ino) != (object.key.device, object.key.inode) {
-            return Err("another file has its name now".into());
+            return Err(REPLACED.into());
         }
-        if !FileType::from_raw_mode(file.st_mode).is_file() || file.st_nlink != 1 {
+        if object.uid != Some(file.st_uid) {
+            return Err("it has another owner now".into());
+        }
+        if file.st_nlink != 1 {
             return Err("it has more than one name".into());
         }
         if age < self.options.older {
@@ -217,32 +308,63 @@ impl Removal<'_> {
         if !renamed.lease.is_whole() || file.st_nlink != 1 || !self.is_at(renamed, &file) {
             return Err(self.put_back(renamed, OPENED));
         }
-        unlinkat(self.folder, &renamed.private, AtFlags::empty()).map_err(|errno| errno.to_string())
+        as_user(renamed.owner, || unlinkat(self.folder, &renamed.private, AtFlags::empty()))
+            .map_err(|errno| self.put_back(renamed, &errno.to_string()))
     }
 
     /// Gives a file its name back. Returns the reason why it stays.
     fn put_back(&self, renamed: &Renamed<'_>, reason: &str) -> String {
         let (name, private) = (&renamed.object.name, &renamed.private);
-        match renameat_with(self.folder, private, self.folder, name, RenameFlags::NOREPLACE) {
+        // The present file, which another user may have put there, belongs to nobody but its owner.
+        let owner = statat(self.folder, private, AtFlags::SYMLINK_NOFOLLOW).map_or(renamed.owner, |file| file.st_uid);
+        match as_user(owner, || renameat_with(self.folder, private, self.folder, name, RenameFlags::NOREPLACE)) {
             Ok(()) => reason.to_owned(),
             Err(error) => format!("{reason}; it is {private} now, since it cannot get its name back: {error}"),
         }
     }
-
-    /// Gives the files their names back that a killed process has renamed.
-    fn restore_names(&self) -> rustix::io::Result<()> {
-        for entry in Dir::read_from(self.folder)?.flatten() {
-            let name = entry.file_name().to_string_lossy();
-            let Some((former, pid)) = name.rsplit_once(PRIVATE) else { continue };
-            let has_ended = pid.parse::<u32>().is_ok_and(|pid| !Path::new(&format!("/proc/{pid}")).exists());
-            if has_ended {
-                // If the name is taken, the file stays under its private name, and this reclaim may remove it.
-                let _ = renameat_with(self.folder, entry.file_name(), self.folder, former, RenameFlags::NOREPLACE);
-            }
-        }
-        Ok(())
-    }
 }
 
+/// How a file is opened: without following a link, and without waiting for a FIFO or a lease.
+const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+/// Maximum number of bytes of a file name.
+const NAME_MAX: usize = 255;
+
+const REPLACED: &str = "another file has its name now";
 const OPENED: &str = "a process has just opened it";
 const CHANGED: &str = "it has changed a short time ago (see --older)";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+
+    #[test]
+    fn a_private_name_has_a_former_name() {
+        let dead = u32::MAX;
+        let of = |name: &[u8]| {
+            former_name(&[name, PRIVATE.as_bytes(), dead.to_string().as_bytes()].concat()).map(<[u8]>::len)
+        };
+        assert_eq!((of(b"a"), of(b"\xff\xfe"), of(b"")), (Some(1), Some(2), None));
+        let living = format!("a{PRIVATE}{}", std::process::id());
+        assert_eq!((former_name(living.as_bytes()), former_name(b"a")), (None, None));
+    }
+
+    /// User 1 left a file, and user 2 has put another one in its place.
+    #[test]
+    fn the_rights_of_an_owner_move_no_file_of_another_user() {
+        if !rustix::process::geteuid().is_root() {
+            tensorlend_os::skip::skip("it needs root");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o1777)).unwrap();
+        let file = folder.path().join("a");
+        std::fs::write(&file, "").unwrap();
+        chown(&file, Some(64_032), None).unwrap();
+        let private = folder.path().join("b");
+        let rename = |uid| as_user(uid, || rustix::fs::rename(&file, &private));
+        assert_eq!(rename(64_031), Err(Errno::PERM));
+        assert_eq!((rename(64_032), std::fs::metadata(&private).unwrap().uid()), (Ok(()), 64_032));
+        assert!(rustix::process::geteuid().is_root());
+    }
+}

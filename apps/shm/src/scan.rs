@@ -3,15 +3,15 @@
 //! A scan is no snapshot: processes map, open and close memory while it runs. The state `Orphaned` is the state that the
 //! scan saw; [`crate::reclaim`] has its own proof.
 
-use crate::inode::{Inode, age};
+use crate::inode::{Inode, KernelMounts, age};
 use crate::object::{Age, Holder, Key, Kind, Object, State, Totals, Unseen};
 use crate::proc::{self, Mapping, Mount, Stat};
 use rustix::fs::FileType;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::read_dir;
 use std::io::ErrorKind;
 use std::path::Path;
-use std::rc::Rc;
+use tensorlend_os::sysv::History;
 
 /// The folder of POSIX shared memory.
 pub(crate) const SHM: &str = "/dev/shm";
@@ -51,9 +51,7 @@ pub fn machine() -> Scan {
     // The files come before the processes: a file that a process has held during the whole scan is seen as held.
     census.add_files();
     census.add_segments();
-    for pid in proc::pids().unwrap_or_default() {
-        census.add_process(pid);
-    }
+    census.add_processes(&proc::pids().unwrap_or_default());
     census.unseen.is_partial = proc::is_partial();
     census.finish()
 }
@@ -61,9 +59,7 @@ pub fn machine() -> Scan {
 /// Scans the objects that these processes have mapped or opened.
 pub(crate) fn of_processes(pids: &BTreeSet<u32>) -> Scan {
     let mut census = Census::default();
-    for &pid in pids {
-        census.add_process(pid);
-    }
+    census.add_processes(&pids.iter().copied().collect::<Vec<u32>>());
     census.finish()
 }
 
@@ -78,15 +74,16 @@ struct Hold {
 struct Census {
     objects: BTreeMap<Key, Object>,
     holds: BTreeMap<Key, BTreeMap<u32, Hold>>,
-    /// The mounts of shared memory of each mount namespace.
-    mounts: HashMap<u64, Rc<Vec<Mount>>>,
+    /// The kinds of the file systems of shared memory, in all mount namespaces of processes. A process need not see the
+    /// mount of a file that it holds: it may have another root, or have unmounted it.
+    kinds: BTreeMap<u64, Kind>,
+    kernel: KernelMounts,
     unseen: Unseen,
 }
 
 impl Census {
     fn add_files(&mut self) {
-        let own = self.mounts_of(std::process::id());
-        for mount in own.iter().filter(|mount| mount.kind != Kind::Tmpfs) {
+        for mount in proc::mounts(std::process::id()).iter().filter(|mount| mount.kind != Kind::Tmpfs) {
             // Another file system can be mounted over this one.
             let folder = Path::new(&mount.point);
             if Inode::of(folder).is_some_and(|inode| inode.device == mount.device) {
@@ -115,57 +112,80 @@ impl Census {
             let key = Key { is_sysv: true, device, inode: u64::from(segment.id.cast_unsigned()) };
             let state = if segment.attachments > 0 { State::InUse } else { State::Orphaned };
             let name = format!("sysv-{} (key {:#010x})", segment.id, segment.key);
-            let age = age((segment.used_s, 0), (0, 0));
+            let History { uid, size_bytes, times_s, .. } = segment.history;
+            let age = age((times_s.into_iter().max().unwrap_or(0), 0), (0, 0));
             let mut object = blank(key, Kind::Sysv, name);
-            object.size_bytes = segment.size_bytes;
+            object.size_bytes = size_bytes;
             object.resident_bytes = Some(segment.resident_bytes);
-            object.uid = Some(segment.uid);
+            object.uid = Some(uid);
+            object.history = Some(segment.history);
             object.age = Some(Age { age, since: "change" });
             object.state = state;
             self.objects.insert(key, object);
         }
     }
 
-    /// Adds the objects that a process holds.
-    fn add_process(&mut self, pid: u32) {
-        let read = proc::mappings(pid).and_then(|mappings| Ok((mappings, proc::descriptors(pid)?)));
-        let (mappings, descriptors) = match read {
-            Ok(read) => read,
-            Err(error) => {
-                if error.kind() == ErrorKind::PermissionDenied && Stat::of(pid).is_some_and(|stat| stat.has_memory()) {
-                    self.unseen.unreadable += 1;
-                }
-                return;
+    fn add_processes(&mut self, pids: &[u32]) {
+        let mut roots = HashSet::new();
+        for &pid in [std::process::id()].iter().chain(pids) {
+            // A process sees the mounts below its root.
+            let root = Inode::behind(format!("/proc/{pid}/root")).map(|root| (root.device, root.number));
+            if !roots.insert((namespace(pid, "mnt"), root)) {
+                continue;
             }
-        };
-        let mounts = self.mounts_of(pid);
-        for mapping in &mappings {
-            self.add_mapping(pid, mapping, &mounts);
+            for mount in proc::mounts(pid) {
+                let kind = self.kinds.entry(mount.device).or_insert(mount.kind);
+                // One file system can be mounted at several places.
+                *kind = mount.kind.min(*kind);
+            }
         }
-        for (number, target) in descriptors {
-            self.add_descriptor(pid, number, &target, &mounts);
+        for &pid in pids {
+            self.add_process(pid);
         }
     }
 
-    fn add_mapping(&mut self, pid: u32, mapping: &Mapping, mounts: &[Mount]) {
-        let Some((key, kind)) = identify(pid, mapping, mounts) else { return };
-        let inode = || Inode::behind(format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end));
+    /// Adds the objects that a process holds.
+    fn add_process(&mut self, pid: u32) {
+        let read = |thread| proc::mappings(thread).and_then(|mappings| Ok((mappings, proc::descriptors(thread)?)));
+        let (mut thread, mut found) = (pid, read(pid));
+        if found.as_ref().err().is_some_and(|error| error.kind() == ErrorKind::PermissionDenied) {
+            self.unseen.unreadable += u64::from(Stat::of(pid).is_some_and(|stat| stat.has_memory()));
+            return;
+        }
+        if !found.as_ref().is_ok_and(|(mappings, _)| !mappings.is_empty()) {
+            // The main thread may have ended before the others, and then shows nothing.
+            let others = proc::threads(pid).into_iter().filter(|other| *other != pid);
+            let other = others.map(|other| (other, read(other)));
+            let Some(living) = other.into_iter().find(|(_, found)| found.is_ok()) else { return };
+            (thread, found) = living;
+        }
+        let Ok((mappings, descriptors)) = found else { return };
+        for mapping in &mappings {
+            self.add_mapping(pid, thread, mapping);
+        }
+        for (number, target) in descriptors {
+            self.add_descriptor(pid, thread, number, &target);
+        }
+    }
+
+    fn add_mapping(&mut self, pid: u32, thread: u32, mapping: &Mapping) {
+        let Some((key, kind)) = self.identify(pid, mapping) else { return };
+        let inode = || Inode::behind(format!("/proc/{thread}/map_files/{:x}-{:x}", mapping.start, mapping.end));
         let object = self.add(key, kind, mapping.path.clone(), inode);
         object.size_bytes =
             object.size_bytes.max(if object.links == UNREAD { mapping.offset + mapping.bytes() } else { 0 });
         self.holds.entry(key).or_default().entry(pid).or_default().is_mapped = true;
     }
 
-    fn add_descriptor(&mut self, pid: u32, number: u32, target: &str, mounts: &[Mount]) {
-        let is_below =
-            |mount: &Mount| target.strip_prefix(mount.point.as_str()).is_some_and(|rest| rest.starts_with('/'));
-        let is_memfd = target.starts_with("/memfd:");
-        if !is_memfd && !mounts.iter().any(is_below) {
+    fn add_descriptor(&mut self, pid: u32, thread: u32, number: u32, target: &str) {
+        // Not a socket, a pipe or the like. The path itself means nothing in the mount namespace of another process.
+        if !target.starts_with(['/', '(']) {
             return;
         }
-        let Some(inode) = Inode::behind(format!("/proc/{pid}/fd/{number}")) else { return };
+        let Some(inode) = Inode::behind(format!("/proc/{thread}/fd/{number}")) else { return };
         let key = Key { is_sysv: false, device: inode.device, inode: inode.number };
-        let kind = if is_memfd { Some(Kind::Memfd) } else { kind_of(inode.device, mounts) };
+        let is_memfd = target.starts_with("/memfd:") && self.kernel.has(inode.device);
+        let kind = if is_memfd { Some(Kind::Memfd) } else { self.kinds.get(&inode.device).copied() };
         let Some(kind) = kind.filter(|_| inode.kind == FileType::RegularFile) else { return };
         // Open files of another tmpfs are ordinary files until a process maps them.
         if kind != Kind::Tmpfs {
@@ -187,15 +207,35 @@ impl Census {
             object.uid = Some(inode.uid);
             object.age = Some(Age { age: inode.age, since: "change" });
         }
-        if object.kind == Kind::Tmpfs && kind == Kind::Shm {
-            object.kind = kind;
+        if object.kind == Kind::Shm && path.starts_with(SHM) && !object.name.starts_with(SHM) {
             object.name = path;
         }
         object
     }
 
-    fn mounts_of(&mut self, pid: u32) -> Rc<Vec<Mount>> {
-        self.mounts.entry(namespace(pid, "mnt")).or_insert_with(|| Rc::new(proc::mounts(pid))).clone()
+    /// Returns the object of a mapping, if the mapping is shared memory.
+    fn identify(&self, pid: u32, mapping: &Mapping) -> Option<(Key, Kind)> {
+        let path = mapping.path.as_str();
+        // A user with a root of their own can give a file each of these names.
+        let named = self.kernel.has(mapping.device).then(|| match path {
+            "/dev/zero (deleted)" => Some(Kind::Anonymous),
+            "/anon_hugepage (deleted)" => Some(Kind::Hugetlb),
+            _ if path.starts_with("/memfd:") => Some(Kind::Memfd),
+            _ if path.starts_with("/SYSV") => Some(Kind::Sysv),
+            _ => None,
+        });
+        let kind = match named.flatten() {
+            Some(kind) => kind,
+            None if path.is_empty() => return None,
+            // Programs and libraries of a tmpfs are no shared memory.
+            None => {
+                let kind = self.kinds.get(&mapping.device).copied();
+                kind.filter(|kind| *kind == Kind::Shm || mapping.is_shared)?
+            }
+        };
+        let is_sysv = kind == Kind::Sysv;
+        let device = if is_sysv { namespace(pid, "ipc") } else { mapping.device };
+        Some((Key { is_sysv, device, inode: mapping.inode }, kind))
     }
 
     fn finish(mut self) -> Scan {
@@ -258,7 +298,8 @@ impl Census {
     /// (programs that contain a daemon), those with most of them first.
     fn daemons(&self, described: &BTreeMap<u32, Holder>) -> Vec<u32> {
         let mut open: BTreeMap<u32, u64> = BTreeMap::new();
-        for object in self.objects.values().filter(|object| object.name.starts_with("/memfd:tensorlend-")) {
+        let is_its = |object: &&Object| object.kind == Kind::Memfd && object.name.starts_with("/memfd:tensorlend-");
+        for object in self.objects.values().filter(is_its) {
             for (&pid, _) in self.holds.get(&object.key).into_iter().flatten().filter(|(_, hold)| hold.is_open) {
                 *open.entry(pid).or_default() += 1;
             }
@@ -281,30 +322,8 @@ const UNREAD: u64 = u64::MAX;
 
 fn blank(key: Key, kind: Kind, name: String) -> Object {
     let (size_bytes, resident_bytes, state) = (0, None, State::Unknown);
-    let (uid, age, daemon_pid, holders, links) = (None, None, None, Vec::new(), UNREAD);
-    Object { key, kind, name, size_bytes, resident_bytes, uid, age, state, daemon_pid, holders, links }
-}
-
-/// Returns the object of a mapping, if the mapping is shared memory.
-fn identify(pid: u32, mapping: &Mapping, mounts: &[Mount]) -> Option<(Key, Kind)> {
-    let path = mapping.path.as_str();
-    let kind = match path {
-        "" => return None,
-        "/dev/zero (deleted)" => Kind::Anonymous,
-        "/anon_hugepage (deleted)" => Kind::Hugetlb,
-        _ if path.starts_with("/memfd:") => Kind::Memfd,
-        _ if path.starts_with("/SYSV") => Kind::Sysv,
-        // Programs and libraries of a tmpfs are no shared memory.
-        _ => kind_of(mapping.device, mounts).filter(|kind| *kind == Kind::Shm || mapping.is_shared)?,
-    };
-    let is_sysv = kind == Kind::Sysv;
-    let device = if is_sysv { namespace(pid, "ipc") } else { mapping.device };
-    Some((Key { is_sysv, device, inode: mapping.inode }, kind))
-}
-
-fn kind_of(device: u64, mounts: &[Mount]) -> Option<Kind> {
-    // One file system can be mounted at several places.
-    mounts.iter().filter(|mount| mount.device == device).map(|mount| mount.kind).min()
+    let (uid, age, daemon_pid, holders, links, history) = (None, None, None, Vec::new(), UNREAD, None);
+    Object { key, kind, name, size_bytes, resident_bytes, uid, age, state, daemon_pid, holders, links, history }
 }
 
 /// Returns the inode of a namespace of a process.

@@ -134,6 +134,7 @@ impl ShmArgs {
             is_interrupted: &|| hold.is_interrupted(),
             ..Options::default()
         };
+        tensorlend_shm::restore(&options).map_err(|error| Failure::Other(error.into()))?;
         let scan = self.scan();
         let (mut removed, mut bytes, mut printed) = (0u64, 0, Ok(()));
         let mut report = |outcome: Outcome| {
@@ -168,8 +169,10 @@ impl ShmArgs {
             let line = Line { name, kind: *kind, bytes: *bytes, removed: kept.is_none(), reason: kept.as_deref() };
             return output::json_text(&line).map_err(|error| Failure::Output(error.into()));
         }
-        let object = printable(&format!("{name} ({}, {})", kind.word(), bytes_text(*bytes)));
-        Ok(kept.as_ref().map_or_else(|| format!("removed {object}"), |reason| format!("kept {object}: {reason}")))
+        let object = format!("{name} ({}, {})", kind.word(), bytes_text(*bytes));
+        let text =
+            kept.as_ref().map_or_else(|| format!("removed {object}"), |reason| format!("kept {object}: {reason}"));
+        Ok(printable(&text))
     }
 }
 
