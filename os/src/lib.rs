@@ -28,6 +28,7 @@ pub mod mutex;
 pub mod numa;
 pub mod packet;
 pub mod program;
+pub mod signals;
 #[doc(hidden)]
 pub mod skip;
 pub mod socket_file;

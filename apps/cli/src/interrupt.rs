@@ -112,8 +112,7 @@ pub fn flush_at_end() {
 fn watch() -> io::Result<MutexGuard<'static, State>> {
     let mut state = lock(&STATE);
     if !state.is_watching {
-        let ignored = ignored();
-        let mut signals = Signals::new(SIGNALS.into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0))?;
+        let mut signals = Signals::new(heeded(&SIGNALS))?;
         std::thread::Builder::new().name("signals".into()).spawn(move || {
             for signal in signals.forever() {
                 let mut state = lock(&STATE);
@@ -129,12 +128,13 @@ fn watch() -> io::Result<MutexGuard<'static, State>> {
     Ok(state)
 }
 
-/// Returns the signals that this process ignores, as a bit mask. `nohup` and shells start programs in this way, and a
-/// handler would end the program nevertheless.
-fn ignored() -> u64 {
+/// Returns those of the signals that this process does not ignore. `nohup` and shells start programs with ignored signals,
+/// which the programs that they start inherit. A handler would end that.
+pub fn heeded(signals: &[i32]) -> Vec<i32> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+    let ignored = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    signals.iter().copied().filter(|signal| ignored >> (signal - 1) & 1 == 0).collect()
 }
 
 /// Removes the temporary files, writes the stored lines of the log, and ends the program as the signal does without a

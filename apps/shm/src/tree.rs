@@ -45,34 +45,52 @@ pub struct Report {
     pub twice: Option<Twice>,
     /// Number of passes that read pages.
     pub passes: u64,
+    /// Whether a sample found only processes that this user may not read.
+    #[serde(skip)]
+    is_unreadable: bool,
     /// The objects at the peak of shared memory.
     pub objects: Vec<Object>,
+}
+
+impl Report {
+    /// Returns the reason why no pass read the pages.
+    pub fn unread(&self) -> &'static str {
+        if self.is_unreadable && self.samples == 0 {
+            "this user may not read the program's processes"
+        } else {
+            "the program ended before its pages were read"
+        }
+    }
 }
 
 /// Samples the descendants of this process.
 pub struct Sampler {
     report: Report,
+    /// Descendants of this process before the program started.
+    strangers: BTreeSet<u32>,
     started: Instant,
     next_pass: Instant,
     /// Duration of the last sample, without the pages.
     took: Duration,
 }
 
-impl Default for Sampler {
-    fn default() -> Self {
-        let now = Instant::now();
-        Self { report: Report::default(), started: now, next_pass: now, took: Duration::ZERO }
-    }
-}
-
 impl Sampler {
+    /// Begins before the program starts. Processes that are descendants of this one already are not counted.
+    #[expect(clippy::new_without_default, reason = "it reads /proc")]
+    pub fn new() -> Self {
+        let now = Instant::now();
+        let strangers = descendants(std::process::id(), &BTreeSet::new());
+        Self { report: Report::default(), strangers, started: now, next_pass: now, took: Duration::ZERO }
+    }
+
     /// Takes a sample. `continues` returns false as soon as the program has ended.
     pub fn sample(&mut self, continues: &dyn Fn() -> bool) {
         let since = Instant::now();
-        let pids = descendants(std::process::id());
+        let pids = descendants(std::process::id(), &self.strangers);
         let rollups: Vec<proc::Rollup> = pids.iter().filter_map(|pid| proc::rollup(*pid)).collect();
-        // The program may have ended, or may not be readable.
+        // The program may have ended, or may not be readable, such as a program of another user (setuid).
         if rollups.is_empty() {
+            self.report.is_unreadable |= pids.iter().any(|pid| proc::is_unreadable(*pid));
             return;
         }
         let mut scan = scan::of_processes(&pids);
@@ -116,8 +134,8 @@ impl Sampler {
     }
 }
 
-/// Returns the descendants of a process.
-fn descendants(of: u32) -> BTreeSet<u32> {
+/// Returns the descendants of a process, without those that are or descend from strangers.
+fn descendants(of: u32, strangers: &BTreeSet<u32>) -> BTreeSet<u32> {
     let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for pid in proc::pids().unwrap_or_default() {
         if let Some(stat) = Stat::of(pid).filter(Stat::has_memory) {
@@ -126,7 +144,8 @@ fn descendants(of: u32) -> BTreeSet<u32> {
     }
     let (mut found, mut next) = (BTreeSet::new(), vec![of]);
     while let Some(pid) = next.pop() {
-        next.extend(children.remove(&pid).into_iter().flatten().filter(|child| found.insert(*child)));
+        let children = children.remove(&pid).into_iter().flatten();
+        next.extend(children.filter(|child| !strangers.contains(child) && found.insert(*child)));
     }
     found
 }

@@ -65,7 +65,7 @@ pub struct ShmArgs {
     output: Option<PathBuf>,
     #[command(flatten)]
     json: Json,
-    /// A program to run, and its arguments. Its exit status becomes that of this command.
+    /// A program to run, and its arguments. Its exit status becomes that of this command; 126 or 127 if it cannot start.
     #[arg(last = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }

@@ -1,24 +1,23 @@
 //! `tensorlend shm -- PROGRAM`: the memory of a program's processes, while it runs.
 
-use std::ffi::OsString;
-use std::io::Write;
+use std::ffi::{OsStr, OsString};
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, kill_process, pidfd_open, set_child_subreaper, wait,
 };
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
-use tensorlend_os::stderr;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use tensorlend_os::{signals, stderr};
 use tensorlend_shm::{Peak, Report, Sampler, Twice};
 
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
+use crate::interrupt::heeded;
 use crate::output;
-use crate::text::{bytes_text, count};
+use crate::text::{bytes_text, count, printable};
 
 /// The line that shares the data of a program.
 const REMEDY: &str = "`dataset = tensorlend.share(dataset)`";
@@ -28,31 +27,34 @@ const LITTLE_BYTES: u64 = 1 << 20;
 /// Runs a program, and reports its memory. Ends this process with the program's exit status.
 pub fn run(program: &[OsString], interval: Duration, json: bool, file: Option<&Path>) -> Result<(), Failure> {
     let other = |error: std::io::Error| Failure::Other(error.into());
-    let not_started =
-        |error: std::io::Error| Failure::Other(format!("cannot start {}: {error}", program[0].display()).into());
     // Before the program runs: its exit status is that of this command.
     let file = file.map(|path| std::fs::File::create(path).map_err(|error| not_written(path, &error))).transpose()?;
     // Processes whose parents have ended stay descendants of this process.
     set_child_subreaper(Some(rustix::process::getpid())).map_err(|errno| other(errno.into()))?;
-    let signals = Signals::new().map_err(other)?;
-    let child = Command::new(&program[0]).args(&program[1..]).spawn().map_err(not_started)?;
+    // The program inherits what this process ignores.
+    signals::record(&heeded(&SIGNALS)).map_err(other)?;
+    // The caller of exec(2) may have left children to this process.
+    let mut sampler = Sampler::new();
+    let child = match Command::new(&program[0]).args(&program[1..]).spawn() {
+        Ok(child) => child,
+        Err(error) => std::process::exit(not_started(&program[0], &error, json)),
+    };
     let pid = Pid::from_child(&child);
     let descriptor = pidfd_open(pid, PidfdFlags::empty()).map_err(|errno| other(errno.into()))?;
     let has_ended = |timeout: Duration| {
         let timeout = Timespec::try_from(timeout).expect("a pause is short");
         poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&timeout)).is_ok_and(|ready| ready > 0)
     };
-    let mut sampler = Sampler::default();
     let status = loop {
         let next = Instant::now() + sampler.pause(interval);
         while Instant::now() < next && !has_ended(next.saturating_duration_since(Instant::now())) {
-            signals.forward(pid);
+            forward(pid);
         }
         if let Some(status) = reap(pid) {
             break status;
         }
         sampler.sample(&|| {
-            signals.forward(pid);
+            forward(pid);
             !has_ended(Duration::ZERO)
         });
     };
@@ -60,7 +62,7 @@ pub fn run(program: &[OsString], interval: Duration, json: bool, file: Option<&P
     let text = if json {
         output::json_text(&report).map_err(|error| Failure::Output(error.into()))? + "\n"
     } else {
-        text(&program[0].to_string_lossy(), &report)
+        text(&printable(&program[0].to_string_lossy()), &report)
     };
     match file {
         Some(mut file) => file.write_all(text.as_bytes()).map_err(other)?,
@@ -68,6 +70,14 @@ pub fn run(program: &[OsString], interval: Duration, json: bool, file: Option<&P
     }
     stderr::flush();
     std::process::exit(exit_status(status));
+}
+
+/// Reports that a program cannot start. Returns the exit status as shells do, which no error of this command has.
+fn not_started(program: &OsStr, error: &std::io::Error, json: bool) -> i32 {
+    let failure = Failure::Other(format!("cannot start {}: {error}", program.display()).into());
+    failure::exit(Err(failure), json);
+    stderr::flush();
+    if error.kind() == ErrorKind::NotFound { 127 } else { 126 }
 }
 
 fn not_written(path: &Path, error: &std::io::Error) -> Failure {
@@ -90,29 +100,14 @@ fn exit_status(status: WaitStatus) -> i32 {
     status.exit_status().unwrap_or_else(|| 128 + status.terminating_signal().unwrap_or(0))
 }
 
-/// Signals that would end this process before its report.
-struct Signals([(i32, Arc<AtomicBool>); 4]);
+/// Signals that would end this process before the program. A terminal and users send them.
+const SIGNALS: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
 
-impl Signals {
-    /// Registers handlers, which the program does not inherit.
-    fn new() -> std::io::Result<Self> {
-        let signals = [SIGHUP, SIGINT, SIGQUIT, SIGTERM].map(|signal| (signal, Arc::new(AtomicBool::new(false))));
-        for (signal, flag) in &signals {
-            signal_hook::flag::register(*signal, flag.clone())?;
-        }
-        Ok(Self(signals))
-    }
-
-    /// Passes the signals on that have arrived. A terminal sends SIGINT and SIGQUIT to the program itself.
-    fn forward(&self, pid: Pid) {
-        for (signal, flag) in &self.0 {
-            let is_of_terminal = matches!(*signal, SIGINT | SIGQUIT);
-            if flag.swap(false, Ordering::Relaxed)
-                && !is_of_terminal
-                && let Some(signal) = Signal::from_named_raw(*signal)
-            {
-                let _ = kill_process(pid, signal);
-            }
+/// Passes the signals on to the program that have arrived.
+fn forward(pid: Pid) {
+    for signal in SIGNALS.into_iter().filter(|signal| signals::take(*signal)) {
+        if let Some(signal) = Signal::from_named_raw(signal) {
+            let _ = kill_process(pid, signal);
         }
     }
 }
@@ -130,10 +125,7 @@ fn text(program: &str, report: &Report) -> String {
         format!("tensorlend shm: {program}: {seconds:.1} s, {samples}, at most {processes} at a time"),
         peak("private bytes", private, ""),
         peak("shared bytes", shared, &pss),
-        twice.map_or_else(
-            || "  held twice     unknown: the program ended before its pages were read".to_owned(),
-            |twice| twice_text(&twice),
-        ),
+        twice.map_or_else(|| format!("  held twice     unknown: {}", report.unread()), |twice| twice_text(&twice)),
     ];
     lines.join("\n") + "\n"
 }
