@@ -28,6 +28,16 @@ pub fn spawn<T: Send + 'static>(name: &str, body: impl FnOnce() -> T + Send + 's
     Builder::new().name(name.to_owned()).spawn(body)
 }
 
+/// Returns true if two threads, of any processes, have the same table of descriptors, or if the kernel does not tell.
+pub fn shares_descriptors(a: u32, b: u32) -> bool {
+    /// `KCMP_FILES` of the kernel's include/uapi/linux/kcmp.h.
+    const KCMP_FILES: libc::c_long = 2;
+    // SAFETY: kcmp takes numbers and accesses no memory of this process.
+    let order =
+        unsafe { libc::syscall(libc::SYS_kcmp, libc::c_long::from(a), libc::c_long::from(b), KCMP_FILES, 0, 0) };
+    order <= 0
+}
+
 /// Maximum number of threads of [`close_apart`]. If all of them are blocked, further values wait.
 const CLOSING_MAX: usize = 16;
 

@@ -453,7 +453,7 @@ fn a_name_that_no_reclaim_can_change_has_a_reason() {
 }
 
 #[test]
-fn a_holder_is_found_without_its_main_thread_and_without_the_mount() {
+fn a_holder_is_found_in_each_thread_and_without_the_mount() {
     /// Opens a file, and ends the main thread.
     const EXIT: &str = "\
 import ctypes, os, sys, threading
@@ -465,12 +465,26 @@ file = open(sys.argv[1])
 threading.Thread(target=hold).start()
 ctypes.CDLL(None).syscall({'x86_64': 60}.get(os.uname().machine, 93), 0)
 ";
+    /// Opens a file in a thread that has descriptors of its own.
+    const UNSHARE: &str = "\
+import ctypes, os, sys, threading
+def hold():
+    ctypes.CDLL(None).unshare(0x400)
+    file = open(sys.argv[1])
+    print('ready', flush=True)
+    threading.Event().wait()
+threading.Thread(target=hold, daemon=True).start()
+sys.stdin.read()
+os._exit(0)
+";
     const UNMOUNT: &str = "exec 3<\"$0\"; umount -l /dev/shm && echo ready; cat";
     if skip_without("python3") || skip_without("unshare") || skip_without_root() {
         return;
     }
     let prefix = Prefix::new("hidden");
-    for words in [["python3", "-c", EXIT].as_slice(), &["unshare", "--mount", "sh", "-c", UNMOUNT]] {
+    let python = |program| ["python3", "-c", program];
+    let unmount = ["unshare", "--mount", "sh", "-c", UNMOUNT];
+    for words in [python(EXIT).as_slice(), &python(UNSHARE), &unmount] {
         let path = prefix.create(words[0], 4096);
         let mut command = Command::new(words[0]);
         command.args(&words[1..]).arg(&path).stdin(Stdio::piped()).stdout(Stdio::piped());

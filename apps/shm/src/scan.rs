@@ -12,6 +12,7 @@ use std::fs::read_dir;
 use std::io::ErrorKind;
 use std::path::Path;
 use tensorlend_os::sysv::History;
+use tensorlend_os::thread::shares_descriptors;
 
 /// The folder of POSIX shared memory.
 pub(crate) const SHM: &str = "/dev/shm";
@@ -165,6 +166,12 @@ impl Census {
         }
         for (number, target) in descriptors {
             self.add_descriptor(pid, thread, number, &target);
+        }
+        // A thread may have a table of descriptors of its own: unshare(2) with `CLONE_FILES`.
+        for other in proc::threads(pid).into_iter().filter(|other| !shares_descriptors(thread, *other)) {
+            for (number, target) in proc::descriptors(other).unwrap_or_default() {
+                self.add_descriptor(pid, other, number, &target);
+            }
         }
     }
 
