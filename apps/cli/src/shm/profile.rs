@@ -19,6 +19,8 @@ use crate::interrupt::heeded;
 use crate::output;
 use crate::text::{bytes_text, count, printable};
 
+/// Duration of a run in seconds in which few comparisons take place.
+const SHORT_S: f64 = 15.0;
 /// The line that shares the data of a program.
 const REMEDY: &str = "`dataset = tensorlend.share(dataset)`";
 /// Equal bytes that are too few to share.
@@ -125,22 +127,31 @@ fn text(program: &str, report: &Report) -> String {
         format!("tensorlend shm: {program}: {seconds:.1} s, {samples}, at most {processes} at a time"),
         peak("private bytes", private, ""),
         peak("shared bytes", shared, &pss),
-        twice.map_or_else(|| format!("  held twice     unknown: {}", report.unread()), |twice| twice_text(&twice)),
+        twice.map_or_else(
+            || format!("  held twice     unknown: {}", report.unread()),
+            |twice| twice_text(&twice, *seconds),
+        ),
     ];
     lines.join("\n") + "\n"
 }
 
 /// Returns the equal bytes, and the line that shares them.
-fn twice_text(twice: &Twice) -> String {
+fn twice_text(twice: &Twice, seconds: f64) -> String {
     let (bytes, read) = (bytes_text(twice.bytes), bytes_text(twice.read_bytes));
     let sample = match twice.one_of {
         1 => "all of them compared".to_owned(),
         one_of => format!("a sample of 1 of {one_of} compared, ±{}", bytes_text(twice.error_bytes)),
     };
     let advice = if twice.bytes < LITTLE_BYTES {
-        format!("Sharing would save nothing: the processes hold less than {} of equal pages", bytes_text(LITTLE_BYTES))
+        let short = if seconds < SHORT_S { "; a longer run may show more, since comparisons are rare" } else { "" };
+        format!(
+            "Sharing would save nothing: the processes hold less than {} of equal pages{short}",
+            bytes_text(LITTLE_BYTES)
+        )
     } else {
-        format!("Sharing would save {bytes}: {REMEDY}")
+        format!(
+            "Sharing would save at most {bytes}, of which a part belongs to the interpreter and its libraries: {REMEDY}"
+        )
     };
     format!("  held twice     peak {bytes:>10} of {read} of private pages, {sample}\n{advice}")
 }
