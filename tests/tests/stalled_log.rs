@@ -248,8 +248,14 @@ fn the_log_has_the_number_of_lines_whose_write_failed() {
     let log = read();
     let line = log.lines().find(|line| line.contains("lines of the log were dropped")).unwrap();
     let number = line.split("ERROR ").nth(1).and_then(|text| text.split(' ').next()).unwrap();
-    assert!(number.parse::<usize>().unwrap() >= FAILED && line.contains(&format!("dropped={number}")), "{line}");
-    assert_eq!(refusals(), 11, "{log}");
+    assert!(line.contains(&format!("dropped={number}")), "{line}");
+    // The report may come before the lines of the last refusal, and the daemon's writer may have been behind when the limit ended.
+    eventually("a refusal after the limit", || {
+        refused(1);
+        refusals() > 10
+    });
+    let number: usize = number.parse().unwrap();
+    assert!(number > 0 && number + refusals() >= FAILED, "{number}: {}", read());
     serves(folder.path());
     assert!(daemon.stop().success());
 }

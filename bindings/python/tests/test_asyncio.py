@@ -59,7 +59,7 @@ def test_recv_async(client, stream):
         assert (await subscription.recv_async()).numpy() == 1
         for timeout in [0, 0.05, 0.25]:
             began = time.monotonic()
-            with pytest.raises(tensorlend.TimeoutError, match="waiting for a message of stream 's'"):
+            with pytest.raises(tensorlend.TimeoutError, match="waiting for a new message of stream 's'"):
                 await subscription.recv_async(timeout)
             assert timeout <= time.monotonic() - began
         for timeout in [-1, float("nan")]:
