@@ -130,10 +130,11 @@ def test_lambdas_stay_in_the_process(client):
     class Local:
         def __init__(self):
             self.data, self.transform, self.lock = np.arange(10_000), lambda value: value + 1, multiprocessing.Lock()
+            self.numbers = (number for number in range(3))
 
     plain = Local()
     shared = share(plain, client=client)
-    assert shared.transform is plain.transform and shared.lock is plain.lock and type(shared) is Local and shared.data[5] == 5
+    assert list(shared.numbers) == [0, 1, 2] and shared.transform is plain.transform and shared.lock is plain.lock and type(shared) is Local and shared.data[5] == 5
     assert in_child(lambda: int(shared.transform(shared.data[5]))) == 6
     with pytest.raises(tensorlend.ArgumentError, match="other processes cannot unpickle this object"):
         share("named", plain, client=client)

@@ -222,7 +222,7 @@ class _Splitter(ValuePickler):
             return self._buffer(obj)
         if id(obj) not in self._values:
             return None
-        if kind in (list, tuple, dict) or is_iterator(obj):
+        if kind in (list, tuple, dict) or obj is self._top and is_iterator(obj):
             return self._collection(obj)
         if module in ("torch", "tensorlend"):
             return self._tensor(obj)
@@ -273,8 +273,7 @@ class _Splitter(ValuePickler):
             encoder = Encoder.of_items(obj, Kind.LIST) if is_iterator(obj) else Encoder.of(obj)
             if encoder is not None:
                 return "object", self._split.add(encoder.measure(), encoder.write)
-        if not is_iterator(obj):
-            self._own(obj.values() if type(obj) is dict else obj)
+        self._own(obj.values() if type(obj) is dict else obj)
         return None
 
     def _is_part(self, obj: Any, nbytes: int) -> bool:
