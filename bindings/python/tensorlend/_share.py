@@ -34,8 +34,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from tensorlend import _native
 from tensorlend._errors import ArgumentError, ConflictError, DTypeError, NotFoundError, TimeoutError, UntrustedPickleError
-from tensorlend._objects.source import Published, Sent, published
-from tensorlend._refs import MESSAGE_TTL, where
+from tensorlend._objects.source import Published, Sent, held
+from tensorlend._refs import MESSAGE_TTL
 from tensorlend.objects import FrozenDict, FrozenList
 
 if TYPE_CHECKING:
@@ -144,15 +144,9 @@ def share(
     dataset = client.get_dataset(name, mode=mode)
     if dataset.version != version:
         raise NotFoundError(f"{name!r} was overwritten while it was shared")
-    value = _leased(client, dataset, mode)
+    value = held(client, dataset, mode)
     weakref.finalize(value, _forget, client, name, os.getpid(), value.sent).atexit = False
     return split.join(value)
-
-
-def _leased(client: _native.Client, dataset: _native.Dataset, mode: Mode) -> Published:
-    value = published((*where(client), dataset.name, dataset.version.words, mode))
-    value.leased = dataset
-    return value
 
 
 def _forget(client: _native.Client, name: str, pid: int, sent: Sent) -> None:
@@ -262,7 +256,7 @@ class _Named:
             version: _native.Version = dataset.version
             return version
         assert isinstance(dataset, _native.Dataset)
-        return _leased(self._client, dataset, self._mode)
+        return held(self._client, dataset, self._mode)
 
     def _build(self, build: Any) -> None:
         """Builds and publishes the object, unless another process has published it."""
@@ -281,7 +275,7 @@ class _Named:
         version = self._client.put_dataset(self._name, drafts, metadata={MARK: self._key or ""})
         dataset = self._client.get_dataset(self._name, mode=self._mode)
         try:
-            self._open(_leased(self._client, dataset, self._mode))
+            self._open(held(self._client, dataset, self._mode))
         except Exception as error:
             if dataset.version == version:
                 self._client.delete(self._name)

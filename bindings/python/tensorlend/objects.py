@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from tensorlend import _native
 from tensorlend._errors import ArgumentError, UntrustedPickleError
-from tensorlend._objects.source import Published, Source, published, source
-from tensorlend._refs import where
+from tensorlend._objects.source import Published, Source, held, source
 
 if TYPE_CHECKING:
     # Do not import numpy with the package. numpy starts threads, which would receive the signals
@@ -239,9 +238,7 @@ def _decoder(lease: Any, trust_pickle: bool, own: bool) -> Decoder:
 def _opened(client: _native.Client, name: str, trust_pickle: bool, mode: Mode) -> Frozen[Any]:
     """Opens an object through this client, and returns it as the type that other processes see."""
     lease = _leased(client, name, mode)
-    value = published((*where(client), name, lease.version.words, mode))
-    value.leased = lease
-    return frozen(value, None, trust_pickle, False)
+    return frozen(held(client, lease, mode), None, trust_pickle, False)
 
 
 def frozen(value: Published, member: str | None, trust_pickle: bool, own: bool) -> Frozen[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copyreg
+import functools
 import hashlib
 import io
 import pickle
@@ -53,10 +54,9 @@ class _LongList:
 class ValuePickler(pickle.Pickler):
     """Pickles shared objects by value, not by reference, because the pickle may outlive what they refer to."""
 
-    def __init__(self, file: io.BytesIO, buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None) -> None:
+    def __init__(self, file: io.BytesIO, table: dict[type, Any], buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None) -> None:
         super().__init__(file, 5, buffer_callback=buffer_callback)
-        by_value = {kind: reduce for kind, reduce in copyreg.dispatch_table.items() if getattr(reduce, "__module__", "") != "tensorlend._objects.buffers"}
-        self.dispatch_table = by_value
+        self.dispatch_table = table
 
     def reducer_override(self, obj: Any) -> Any:
         """Returns the reduction of a shared object's value."""
@@ -65,6 +65,12 @@ class ValuePickler(pickle.Pickler):
             return NotImplemented
         value = plain(obj)
         return (itself, (value,)) if type(value) in (list, tuple, dict) else value.__reduce_ex__(5)
+
+
+def by_value() -> dict[type, Any]:
+    """Returns the reductions of `copyreg` without those that write references."""
+    ours = "tensorlend._objects.buffers"
+    return {kind: reduce for kind, reduce in copyreg.dispatch_table.items() if getattr(reduce, "__module__", "") != ours}
 
 
 def itself(obj: Any) -> Any:
@@ -130,6 +136,10 @@ class Encoder:
         """The number of items."""
         rows = len(self._offsets) - 1
         return rows // 2 if self.kind is Kind.DICT else rows
+
+    @functools.cached_property
+    def _by_value(self) -> dict[type, Any]:
+        return by_value()
 
     # Rows
 
@@ -282,7 +292,7 @@ class Encoder:
             return False
 
         file = io.BytesIO()
-        ValuePickler(file, taken).dump(value)
+        ValuePickler(file, self._by_value, taken).dump(value)
         text = file.getvalue()
         self.has_pickle = True
         head = layout.PICKLE.pack(len(buffers))

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 
 from tensorlend._errors import ArgumentError
-from tensorlend._objects.encode import Encoder, ValuePickler, copier, itself
+from tensorlend._objects.encode import Encoder, ValuePickler, by_value, copier, itself
 from tensorlend._objects.layout import Kind
-from tensorlend._objects.source import Key, Memory, Published, published
+from tensorlend._objects.source import Key, Memory, Published, checked, published, read_only
 
 if TYPE_CHECKING:
     from tensorlend import _native
@@ -66,10 +66,6 @@ class SharedArray(np.ndarray[Any, Any]):
             base = base.base
         return base if type(base) is Memory else None
 
-    def __setitem__(self, index: Any, value: Any) -> None:
-        self._check()
-        super().__setitem__(index, value)
-
     def setflags(self, *arguments: Any, **named: Any) -> None:
         """Sets the flags of this view. Shared memory that is read-only stays so."""
         if arguments[:1] == (True,) or named.get("write"):
@@ -78,24 +74,11 @@ class SharedArray(np.ndarray[Any, Any]):
 
     def _check(self) -> None:
         if not self.flags.writeable:
-            raise ValueError(
-                "this array is shared and read-only: write to a copy (mine = array.copy()), or share the object with mode='cow', "
-                "so that each process has a private copy of the pages that it changes"
-            )
+            raise read_only("array", "array.copy()")
 
 
-def _refused(name: str) -> Any:
-    plain: Callable[..., Any] = getattr(np.ndarray, name)
-
-    def in_place(self: SharedArray, other: Any) -> Any:
-        self._check()
-        return plain(self, other)
-
-    return in_place
-
-
-for _name in "iadd isub imul itruediv ifloordiv imod ipow ilshift irshift iand ixor ior imatmul".split():
-    setattr(SharedArray, f"__{_name}__", _refused(f"__{_name}__"))
+for _name in "setitem iadd isub imul itruediv ifloordiv imod ipow ilshift irshift iand ixor ior imatmul".split():
+    setattr(SharedArray, f"__{_name}__", checked(getattr(np.ndarray, f"__{_name}__")))
 
 
 def _array(key: Key, member: str, offset: int, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
@@ -189,7 +172,7 @@ class _Splitter(ValuePickler):
     """
 
     def __init__(self, file: io.BytesIO, split: Split, top: Any, keep: bool) -> None:
-        super().__init__(file)
+        super().__init__(file, by_value())
         self._split = split
         self._top = top
         self._keep = keep

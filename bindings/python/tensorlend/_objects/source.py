@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorlend import _native
 from tensorlend._errors import ArgumentError, NotFoundError
-from tensorlend._refs import client_for, get_version
+from tensorlend._refs import client_for, get_version, where
 
 if TYPE_CHECKING:
     from tensorlend._objects.decode import Decoder
@@ -71,6 +71,31 @@ def published(key: Key) -> Published:
     if found is None:
         found = _published[key] = Published(key)
     return found
+
+
+def held(client: _native.Client, lease: Any, mode: Mode) -> Published:
+    """Returns the published value of this lease or dataset, which it keeps."""
+    value = published((*where(client), lease.name, lease.version.words, mode))
+    value.leased = lease
+    return value
+
+
+def read_only(what: str, copied: str) -> ValueError:
+    """Returns the error of a write to a shared array or tensor. `copied` is the expression of a copy."""
+    return ValueError(
+        f"this {what} is shared and read-only: write to a copy (mine = {copied}), or share the object with mode='cow', "
+        "so that each process has a private copy of the pages that it changes"
+    )
+
+
+def checked(plain: Any) -> Any:
+    """Returns a method that writes in place, and first calls `_check` of its object."""
+
+    def in_place(self: Any, *arguments: Any, **named: Any) -> Any:
+        self._check()
+        return plain(self, *arguments, **named)
+
+    return in_place
 
 
 class Memory:

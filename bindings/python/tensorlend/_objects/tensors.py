@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from tensorlend._objects import layout
-from tensorlend._objects.source import Key, Memory, published
+from tensorlend._objects.source import Key, Memory, checked, published, read_only
 
 
 class SharedTensor(torch.Tensor):
@@ -44,20 +44,7 @@ class SharedTensor(torch.Tensor):
 
     def _check(self) -> None:
         if self._memory.published.key[-1] == "read":
-            raise ValueError(
-                "this tensor is shared and read-only: write to a copy (mine = tensor.clone()), or share the object with mode='cow', "
-                "so that each process has a private copy of the pages that it changes"
-            )
-
-
-def _refused(name: str) -> Any:
-    plain: Any = getattr(torch.Tensor, name)
-
-    def in_place(self: SharedTensor, *arguments: Any, **named: Any) -> Any:
-        self._check()
-        return plain(self, *arguments, **named)
-
-    return in_place
+            raise read_only("tensor", "tensor.clone()")
 
 
 #: Methods with a trailing underscore that change the shape or the flags of a tensor, and not its elements.
@@ -68,7 +55,7 @@ _VIEWS = frozenset(
 for _name in dir(torch.Tensor):
     _is_method = _name.endswith("_") and not _name.startswith("_") and _name not in _VIEWS
     if _is_method or _name == "__setitem__" or _name.startswith("__i") and hasattr(torch.Tensor, f"__{_name[3:]}"):
-        setattr(SharedTensor, _name, _refused(_name))
+        setattr(SharedTensor, _name, checked(getattr(torch.Tensor, _name)))
 
 
 def described(value: Any) -> tuple[np.ndarray[Any, Any], str, tuple[int, ...]] | None:
