@@ -2,7 +2,7 @@
 
     python camera.py [FRAMES [VIEWERS]]
 
-Kill it and start it again: the viewers continue. With VIEWERS, it waits for so many viewers before the first picture.
+Kill it and start it again: the viewers continue. With VIEWERS, it waits for this number of viewers before the first picture.
 """
 
 import contextlib

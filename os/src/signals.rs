@@ -20,10 +20,10 @@ static ARRIVED: [AtomicBool; 32] = [const { AtomicBool::new(false) }; 32];
 /// The error of sigaction(2), such as `EINVAL` for a signal that has no handler.
 ///
 /// # Panics
-/// If a number is no standard signal.
+/// If a number is not a standard signal.
 pub fn record(signals: &[i32]) -> io::Result<()> {
     for &signal in signals {
-        assert!((1..32).contains(&signal), "{signal} is no standard signal");
+        assert!((1..32).contains(&signal), "{signal} is not a standard signal");
         let mut action = MaybeUninit::<libc::sigaction>::zeroed();
         // SAFETY: a `sigaction` of zero bytes is valid, and blocks no signal. The handler has the signature that
         // SA_SIGINFO requires, and is never unloaded: this is a program of its own. It only stores to an atomic.

@@ -1,6 +1,6 @@
 //! A scan of /proc for shared memory and its holders.
 //!
-//! A scan is no snapshot: processes map, open and close memory while it runs. The state `Orphaned` is the state that the
+//! A scan is not a snapshot: processes map, open and close memory while it runs. The state `Orphaned` is the state that the
 //! scan saw; [`crate::reclaim`] has its own proof.
 
 use crate::inode::{Inode, KernelMounts, age};
@@ -234,7 +234,7 @@ impl Census {
         let kind = match named.flatten() {
             Some(kind) => kind,
             None if path.is_empty() => return None,
-            // Programs and libraries of a tmpfs are no shared memory.
+            // Programs and libraries of a tmpfs are not shared memory.
             None => {
                 let kind = self.kinds.get(&mapping.device).copied();
                 kind.filter(|kind| *kind == Kind::Shm || mapping.is_shared)?

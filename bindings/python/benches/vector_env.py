@@ -80,7 +80,7 @@ def contenders(shape, count, only, yardstick=False):
 
 
 def run(envs, actions, seconds):
-    """Steps per second of the vector environment, for about so many seconds."""
+    """Steps per second of the vector environment, for about this number of seconds."""
     steps, began = 0, time.perf_counter()
     while (now := time.perf_counter()) < began + seconds:
         for _ in range(10):
