@@ -136,6 +136,8 @@ impl Object {
 pub struct Unseen {
     /// Number of processes that this user may not read.
     pub unreadable: u64,
+    /// The first of them.
+    pub unreadable_pid: Option<u32>,
     /// Whether /proc omits processes: those outside this pid namespace, or all of other users (`hidepid`).
     pub is_partial: bool,
 }

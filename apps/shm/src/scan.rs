@@ -150,7 +150,10 @@ impl Census {
         let read = |thread| proc::mappings(thread).and_then(|mappings| Ok((mappings, proc::descriptors(thread)?)));
         let (mut thread, mut found) = (pid, read(pid));
         if found.as_ref().err().is_some_and(|error| error.kind() == ErrorKind::PermissionDenied) {
-            self.unseen.unreadable += u64::from(Stat::of(pid).is_some_and(|stat| stat.has_memory()));
+            if Stat::of(pid).is_some_and(|stat| stat.has_memory()) {
+                self.unseen.unreadable += 1;
+                self.unseen.unreadable_pid.get_or_insert(pid);
+            }
             return;
         }
         if !found.as_ref().is_ok_and(|(mappings, _)| !mappings.is_empty()) {
@@ -369,7 +372,7 @@ mod tests {
     fn a_file_without_a_holder_is_an_orphan_if_all_processes_were_read() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let scan = |unreadable| {
-            let mut census = Census { unseen: Unseen { unreadable, is_partial: false }, ..Census::default() };
+            let mut census = Census { unseen: Unseen { unreadable, ..Unseen::default() }, ..Census::default() };
             let inode = Inode::of(file.path()).unwrap();
             let key = Key { is_sysv: false, device: inode.device, inode: inode.number };
             census.add(key, Kind::Shm, "/dev/shm/x".into(), || Some(inode));

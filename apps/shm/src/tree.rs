@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 /// Number of times its own duration for which the sampler pauses after reading pages: 5 % of one core.
 const PAUSES: u32 = 20;
+/// Growth of private memory since the last reading, in parts of that memory, after which the sampler does not pause: one of 2.
+const GROWTH: u64 = 2;
 
 /// The largest and the mean value of the samples.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
@@ -37,6 +39,8 @@ pub struct Report {
     pub processes: usize,
     /// Pages that only one process has mapped.
     pub private: Peak,
+    /// The private pages of the largest process at this peak.
+    pub largest_bytes: u64,
     /// Shared memory: each object once.
     pub shared: Peak,
     /// The processes' shares of shared memory, which they may share with other programs.
@@ -70,6 +74,8 @@ pub struct Sampler {
     strangers: BTreeSet<u32>,
     started: Instant,
     next_pass: Instant,
+    /// Most private memory at a reading.
+    read_at_bytes: u64,
     /// Duration of the last sample, without the pages.
     took: Duration,
 }
@@ -80,7 +86,14 @@ impl Sampler {
     pub fn new() -> Self {
         let now = Instant::now();
         let strangers = descendants(std::process::id(), &BTreeSet::new());
-        Self { report: Report::default(), strangers, started: now, next_pass: now, took: Duration::ZERO }
+        Self {
+            report: Report::default(),
+            strangers,
+            started: now,
+            next_pass: now,
+            read_at_bytes: 0,
+            took: Duration::ZERO,
+        }
     }
 
     /// Takes a sample. `continues` returns false as soon as the program has ended.
@@ -98,7 +111,11 @@ impl Sampler {
         let report = &mut self.report;
         report.samples += 1;
         report.processes = report.processes.max(rollups.len());
-        report.private.add(rollups.iter().map(|rollup| rollup.private_bytes).sum(), report.samples);
+        let private: u64 = rollups.iter().map(|rollup| rollup.private_bytes).sum();
+        if private > report.private.max_bytes {
+            report.largest_bytes = rollups.iter().map(|rollup| rollup.private_bytes).max().unwrap_or(0);
+        }
+        report.private.add(private, report.samples);
         report.shared_pss.add(rollups.iter().map(|rollup| rollup.pss_shmem_bytes).sum(), report.samples);
         let shared = scan.totals().bytes;
         if shared > report.shared.max_bytes {
@@ -106,7 +123,10 @@ impl Sampler {
         }
         report.shared.add(shared, report.samples);
         self.took = since.elapsed();
-        if Instant::now() >= self.next_pass {
+        // Short programs also have a reading near their peak.
+        let is_peak = private > self.read_at_bytes + self.read_at_bytes / GROWTH;
+        if is_peak || Instant::now() >= self.next_pass {
+            self.read_at_bytes = self.read_at_bytes.max(private);
             self.read_pages(pids, continues);
         }
     }

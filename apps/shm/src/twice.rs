@@ -84,11 +84,20 @@ pub fn equal_pages(pids: impl IntoIterator<Item = u32>, continues: &dyn Fn() -> 
     Some(Twice { bytes: sampled * scale, error_bytes: (error * scale as f64) as u64, read_bytes, one_of })
 }
 
-/// Returns the mappings of a process whose pages can be private copies.
+/// Returns the mappings of a process whose pages can be private copies of data: not the zeroed data of a library (`.bss`),
+/// which the loader maps directly behind the library's file. torch's has 90 MiB of equal constants in each process.
 fn candidates(pid: u32) -> Vec<Mapping> {
-    let is_anonymous = |mapping: &Mapping| mapping.path.is_empty() || mapping.path.starts_with('[');
-    let of = |mapping: &Mapping| mapping.is_writable && !mapping.is_shared && is_anonymous(mapping);
-    proc::mappings(pid).unwrap_or_default().into_iter().filter(of).collect()
+    let mut end_of_file = 0;
+    let mut is_candidate = |mapping: &Mapping| {
+        if mapping.path.starts_with('/') {
+            end_of_file = mapping.end;
+        }
+        let is_anonymous = mapping.path.is_empty() && mapping.start != end_of_file || mapping.path.starts_with('[');
+        mapping.is_writable && !mapping.is_shared && is_anonymous
+    };
+    let mut mappings = proc::mappings(pid).unwrap_or_default();
+    mappings.retain(|mapping| is_candidate(mapping));
+    mappings
 }
 
 fn count(entry: Entry<'_, u64, Copies>, pid: u32) {
@@ -161,6 +170,16 @@ mod tests {
         let Copies { all, most, processes, .. } = contents[&1];
         assert_eq!((all, most, processes), (5, 3, 2));
         assert_eq!(contents[&2].processes, 1);
+    }
+
+    #[test]
+    fn data_of_libraries_is_no_candidate() {
+        let mappings = proc::mappings(std::process::id()).unwrap();
+        let is_bss = |pair: &[Mapping]| {
+            pair[0].path.contains("libc.so") && pair[1].path.is_empty() && pair[0].end == pair[1].start
+        };
+        let bss = mappings.windows(2).find(|pair| is_bss(pair)).map(|pair| pair[1].clone()).unwrap();
+        assert!(mappings.contains(&bss) && !candidates(std::process::id()).contains(&bss));
     }
 
     #[test]

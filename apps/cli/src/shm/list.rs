@@ -32,7 +32,8 @@ impl<'a> Listing<'a> {
 pub fn text(scan: &Scan, all: bool) -> String {
     let mut table = Table::new(&["NAME", "KIND", ">SIZE", ">RESIDENT", ">AGE", "STATE", "HOLDERS"]);
     let shown = if all { usize::MAX } else { ROWS_MAX };
-    for object in scan.objects.iter().take(shown) {
+    let objects = if all { scan.objects.clone() } else { by_daemon(&scan.objects) };
+    for object in objects.iter().take(shown) {
         let age = object.age.map_or_else(|| "?".to_owned(), |age| format!("{}{}", age_text(age.age), mark(age.since)));
         table.row([
             object.name.clone(),
@@ -45,10 +46,35 @@ pub fn text(scan: &Scan, all: bool) -> String {
         ]);
     }
     let rows = if table.has_rows() { table.fitting() } else { String::new() };
-    let rest = scan.objects.len().saturating_sub(shown);
+    let rest = objects.len().saturating_sub(shown);
     let rest =
         if rest > 0 { format!("{} more: --all shows them\n", count(rest as u64, "object")) } else { String::new() };
     format!("{}\n{rows}{rest}", first_line(scan))
+}
+
+/// Returns the objects, with one in place of all objects of a daemon.
+fn by_daemon(objects: &[Object]) -> Vec<Object> {
+    let mut rows: Vec<(Object, u64)> = Vec::new();
+    for object in objects {
+        let same = |row: &&mut (Object, u64)| object.daemon_pid.is_some() && row.0.daemon_pid == object.daemon_pid;
+        match rows.iter_mut().find(same) {
+            Some((sum, number)) => {
+                *number += 1;
+                sum.name = format!("tensorlend-* ({number})");
+                sum.resident_bytes = Some(sum.bytes() + object.bytes());
+                sum.size_bytes += object.size_bytes;
+                sum.age = sum.age.into_iter().chain(object.age).max_by_key(|age| age.age);
+                for holder in &object.holders {
+                    match sum.holders.iter_mut().find(|other| other.pid == holder.pid) {
+                        Some(other) => other.is_mapped |= holder.is_mapped,
+                        None => sum.holders.push(holder.clone()),
+                    }
+                }
+            }
+            None => rows.push((object.clone(), 1)),
+        }
+    }
+    rows.into_iter().map(|(object, _)| object).collect()
 }
 
 /// Returns the mark of an age that does not come from the inode.
@@ -68,11 +94,11 @@ fn first_line(scan: &Scan) -> String {
 
 fn unknown(unseen: Unseen) -> String {
     if unseen.unreadable > 0 {
-        let verb = if unseen.unreadable == 1 { "process is" } else { "processes are" };
-        let remedy = if rustix::process::geteuid().is_root() { "even by root" } else { "run as root" };
-        return format!("unknown: {} {verb} not readable; {remedy}", unseen.unreadable);
+        let pid = unseen.unreadable_pid.map_or_else(String::new, |pid| format!(" (such as {pid})"));
+        let remedy = if rustix::process::geteuid().is_root() { "" } else { ": run as root" };
+        return format!("unknown, because this user may not read processes: {}{pid}{remedy}", unseen.unreadable);
     }
-    "unknown: /proc does not show all processes; run as root outside of containers".to_owned()
+    "unknown, because /proc does not show all processes: run as root outside of containers".to_owned()
 }
 
 fn state(object: &Object) -> String {
@@ -123,8 +149,8 @@ mod tests {
 
     #[test]
     fn an_unreadable_process_makes_the_state_unknown() {
-        let unseen = Unseen { unreadable: 3, is_partial: false };
+        let unseen = Unseen { unreadable: 3, unreadable_pid: Some(7), is_partial: false };
         let text = text(&Scan { objects: Vec::new(), unseen }, false);
-        assert!(text.starts_with("shared memory: 0 B in 0 objects; orphaned: unknown: 3 processes are not readable; "));
+        assert!(text.starts_with("shared memory: 0 B in 0 objects; orphaned: unknown, because this user may not read processes: 3 (such as 7)"), "{text}");
     }
 }

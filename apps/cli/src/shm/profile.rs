@@ -115,7 +115,7 @@ fn forward(pid: Pid) {
 }
 
 fn text(program: &str, report: &Report) -> String {
-    let Report { seconds, samples, processes, private, shared, shared_pss, twice, .. } = report;
+    let Report { seconds, samples, processes, private, largest_bytes, shared, shared_pss, twice, .. } = report;
     let processes = if *processes == 1 { "1 process".to_owned() } else { format!("{processes} processes") };
     let samples = count(*samples, "sample");
     let peak = |what: &str, peak: &Peak, note: &str| {
@@ -125,7 +125,7 @@ fn text(program: &str, report: &Report) -> String {
     let pss = format!(" (each object once; PSS {})", bytes_text(shared_pss.max_bytes));
     let lines = [
         format!("tensorlend shm: {program}: {seconds:.1} s, {samples}, at most {processes} at a time"),
-        peak("private bytes", private, ""),
+        peak("private bytes", private, &format!(" (largest process {})", bytes_text(*largest_bytes))),
         peak("shared bytes", shared, &pss),
         twice.map_or_else(
             || format!("  held twice     unknown: {}", report.unread()),
@@ -143,15 +143,13 @@ fn twice_text(twice: &Twice, seconds: f64) -> String {
         one_of => format!("a sample of 1 of {one_of} compared, ±{}", bytes_text(twice.error_bytes)),
     };
     let advice = if twice.bytes < LITTLE_BYTES {
-        let short = if seconds < SHORT_S { "; a longer run may show more, since comparisons are rare" } else { "" };
-        format!(
-            "Sharing would save nothing: the processes hold less than {} of equal pages{short}",
-            bytes_text(LITTLE_BYTES)
-        )
+        let little = bytes_text(LITTLE_BYTES);
+        let short = if seconds < SHORT_S { ". A longer run may show more" } else { "" };
+        format!("Sharing arrays and tensors would save less than {little}{short}.")
     } else {
-        format!(
-            "Sharing would save at most {bytes}, of which a part belongs to the interpreter and its libraries: {REMEDY}"
-        )
+        format!("Sharing would save at most {bytes}: {REMEDY}.")
     };
+    // Objects contain addresses.
+    let advice = format!("{advice} Lists and dicts are not compared: their pages differ between processes.");
     format!("  held twice     peak {bytes:>10} of {read} of private pages, {sample}\n{advice}")
 }
