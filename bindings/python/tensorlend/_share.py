@@ -24,18 +24,14 @@ import functools
 import hashlib
 import json
 import os
-import secrets
-import threading
 import time
 import types
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from tensorlend import _native
 from tensorlend._errors import ArgumentError, ConflictError, DTypeError, NotFoundError, TimeoutError, UntrustedPickleError
-from tensorlend._objects.source import Published, Sent, held
-from tensorlend._refs import MESSAGE_TTL
+from tensorlend._objects.source import Published, held, own_name
 from tensorlend.objects import FrozenDict, FrozenList
 
 if TYPE_CHECKING:
@@ -138,38 +134,15 @@ def share(
         raise ArgumentError("share(name, build) takes a str as the name: share(obj) has no name, key or timeout")
     from tensorlend._objects.parts import Split
 
-    name = f"shared/{os.getpid()}/{secrets.token_hex(8)}"
+    name = own_name()
     split = Split(obj, keep=True)
     version = client.put_dataset(name, split.write(client), ephemeral=True)
     dataset = client.get_dataset(name, mode=mode)
     if dataset.version != version:
         raise NotFoundError(f"{name!r} was overwritten while it was shared")
     value = held(client, dataset, mode)
-    weakref.finalize(value, _forget, client, name, os.getpid(), value.sent).atexit = False
+    value.own(client, name)
     return split.join(value)
-
-
-def _forget(client: _native.Client, name: str, pid: int, sent: Sent) -> None:
-    """Deletes the name of an object when the process that shared it drops its last reference. If a reference was pickled a
-    short time ago, waits until its receiver has opened it.
-    """
-    if pid != os.getpid() or client.closed:
-        return
-    left = 0.0 if sent.at is None else sent.at + MESSAGE_TTL - time.monotonic()
-    if left > 0:
-        timer = threading.Timer(left, _delete, (client, name))
-        timer.daemon = True
-        timer.start()
-    else:
-        _delete(client, name)
-
-
-def _delete(client: _native.Client, name: str) -> None:
-    try:
-        client.delete(name)
-    except Exception:
-        # Ignore the error, because the name has ended with the daemon.
-        return
 
 
 def _digest(key: object) -> str:

@@ -68,8 +68,7 @@ class Frozen(Generic[_T]):
         return copy.deepcopy(self.thaw(), memo)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        self._source.published.sent.note()
-        return _unpickled, (type(self), self._source.arguments)
+        return _unpickled, (type(self), self._source.sending())
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
@@ -126,8 +125,7 @@ class FrozenList(Frozen[Sequence[_T]], Sequence[_T]):
         return tuple(self) if self._source.open().kind.name == "TUPLE" else list(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        self._source.published.sent.note()
-        return _unpickled, (type(self), self._source.arguments, self._positions)
+        return _unpickled, (type(self), self._source.sending(), self._positions)
 
     def __repr__(self) -> str:
         return f"<FrozenList {self.name!r} of {len(self)}>"

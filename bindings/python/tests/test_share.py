@@ -267,6 +267,27 @@ def test_versions_by_key_and_by_content(client):
     assert share("content", np.arange(5001), client=client)[5000] == 5000 and client.get_dataset("content").version != version and one[7] == 7
 
 
+@pytest.mark.parametrize("ended", ["replaced", "deleted"])
+def test_new_workers_open_the_version_of_their_job(client, ended):
+    old = share("set", lambda: Images(1000), key=1, client=client)
+    if ended == "replaced":
+        assert share("set", lambda: "another", key=2, client=client) == "another"
+    else:
+        client.delete("set")
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    for passed in (old, old, old.images):
+        process = context.Process(target=read, args=(there, passed, 5), daemon=True)
+        process.start()
+        assert here.poll(60)
+        item = here.recv()
+        assert is_equal(item, old[5]) if passed is old else np.array_equal(item, old.images[5])
+        process.join(60)
+    assert len(client.list("shared/*")) == 1, "one copy, however many workers open it"
+    del old, passed
+    gc.collect()
+
+
 def test_what_is_refused(client):
     with pytest.raises(tensorlend.NotFoundError, match="no shared object has the name 'nothing': pass a function that builds it"):
         share("nothing", client=client)
@@ -342,6 +363,7 @@ def test_a_waiting_process_ends_with_its_timeout(broker, client):
 
 
 def test_a_second_job_finds_what_the_killed_first_job_shared(script):
+    """Also hours later: a daemon without clients ends after idle_exit_s only if it has no names (tests/tests/autostart.rs)."""
     source = (
         "import numpy as np, os, sys, tensorlend\n"
         "data = tensorlend.share('job', lambda: {'x': np.arange(100_000)})\nprint(data['x'].sum())\n"

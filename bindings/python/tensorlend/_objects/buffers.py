@@ -67,8 +67,7 @@ class _Pickler(pickle.Pickler):
         part = _part_of(obj) if isinstance(obj, pa.Buffer) else None
         if part is None or part.published.key[-1] != "read":
             return None
-        part.published.sent.note()
-        return part.published.key, part.member, obj.address - part.start, obj.size
+        return part.published.sending(), part.member, obj.address - part.start, obj.size
 
 
 class _Unpickler(pickle.Unpickler):

@@ -54,8 +54,7 @@ class SharedArray(np.ndarray[Any, Any]):
         if memory is None or memory.published.key[-1] != "read":
             return np.asarray(self).__reduce_ex__(protocol)
         offset = self.__array_interface__["data"][0] - memory.start
-        memory.published.sent.note()
-        return _array, (memory.published.key, memory.member, offset, self.dtype, self.shape, self.strides)
+        return _array, (memory.published.sending(), memory.member, offset, self.dtype, self.shape, self.strides)
 
     def _plain(self) -> Any:
         return np.asarray(self)

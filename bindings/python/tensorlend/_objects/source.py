@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import secrets
+import threading
 import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
 from tensorlend import _native
 from tensorlend._errors import ArgumentError, NotFoundError
-from tensorlend._refs import client_for, get_version, where
+from tensorlend._refs import MESSAGE_TTL, client_for, get_version, where
 
 if TYPE_CHECKING:
     from tensorlend._objects.decode import Decoder
@@ -19,23 +21,14 @@ if TYPE_CHECKING:
 Key = tuple[tuple[str, ...], "str | None", str, tuple[int, int], "Mode"]
 
 
-class Sent:
-    """When a process last pickled a reference to a value, in monotonic time."""
-
-    at: float | None = None
-
-    def note(self) -> None:
-        """Notes that a reference is pickled now."""
-        self.at = time.monotonic()
-
-
 class Published:
     """One version of a name. Each process leases the value once, when it first reads it."""
 
     def __init__(self, key: Key) -> None:
         self.key = key
         self.leased: Any = None
-        self.sent = Sent()
+        #: When this process last pickled a reference to the value, in monotonic time. `_forget` reads it.
+        self._sent = [-MESSAGE_TTL]
 
     @property
     def name(self) -> str:
@@ -51,6 +44,34 @@ class Published:
                 raise NotFoundError(f"{name!r} was overwritten after the object was sent: keep the name until its readers have it")
         return self.leased
 
+    def sending(self) -> Key:
+        """Returns the key for a reference that this process pickles now. If the name has another value by now, publishes a copy
+        for the receivers, under a name of this process.
+        """
+        address, namespace, name, words, mode = self.key
+        if self.leased is not None:
+            client = client_for(address, namespace)
+            version = client.version(name)
+            if version is None or version.words != words:
+                self._publish_again(client)
+        self._sent[0] = time.monotonic()
+        return self.key
+
+    def _publish_again(self, client: _native.Client) -> None:
+        name = own_name()
+        value: Any = self.leased
+        if isinstance(value, _native.Dataset):
+            version = client.put_dataset(name, {member: value[member].numpy() for member in value}, ephemeral=True)
+        else:
+            version = client.put(name, value.numpy(), ephemeral=True)
+        self.key = (*self.key[:2], name, version.words, self.key[-1])
+        _published[self.key] = self
+        self.own(client, name)
+
+    def own(self, client: _native.Client, name: str) -> None:
+        """Deletes the name when this process drops its last reference to the value."""
+        weakref.finalize(self, _forget, client, name, os.getpid(), self._sent).atexit = False
+
     def lease(self, member: str | None) -> Any:
         """Returns the lease of a member of a dataset, or of the value if `member` is None."""
         value = self.value()
@@ -59,6 +80,32 @@ class Published:
                 raise ArgumentError(f"{self.name!r} holds a dataset, not an object: use get_dataset")
             return value
         return value[member]
+
+
+def own_name() -> str:
+    """Returns a new name for an ephemeral value of this process."""
+    return f"shared/{os.getpid()}/{secrets.token_hex(8)}"
+
+
+def _forget(client: _native.Client, name: str, pid: int, sent: list[float]) -> None:
+    """Deletes a name. If a reference was pickled a short time ago, waits until its receiver has opened it."""
+    if pid != os.getpid() or client.closed:
+        return
+    left = sent[0] + MESSAGE_TTL - time.monotonic()
+    if left > 0:
+        timer = threading.Timer(left, _delete, (client, name))
+        timer.daemon = True
+        timer.start()
+    else:
+        _delete(client, name)
+
+
+def _delete(client: _native.Client, name: str) -> None:
+    try:
+        client.delete(name)
+    except Exception:
+        # Ignore the error, because the name has ended with the daemon.
+        return
 
 
 #: The values that objects of this process use. All parts of a dataset have one lease.
@@ -115,16 +162,20 @@ class Source:
 
     def __init__(self, of: Published, member: str | None, trust_pickle: bool, own: bool) -> None:
         self.published = of
-        self.arguments = (of.key, member, trust_pickle, own)
+        self._options = (member, trust_pickle, own)
         self.decoder: Decoder | None = None
         _sources.add(self)
+
+    def sending(self) -> tuple[Any, ...]:
+        """Returns the arguments of `source` for a reference that this process pickles now."""
+        return (self.published.sending(), *self._options)
 
     def open(self) -> Decoder:
         """Returns this process's decoder of the object."""
         if self.decoder is None:
             from tensorlend._objects.decode import Decoder
 
-            _, member, trust_pickle, own = self.arguments
+            member, trust_pickle, own = self._options
             self.decoder = Decoder(self.published.lease(member), trust_pickle=trust_pickle, own=own)
         return self.decoder
 

@@ -21,11 +21,11 @@ class SharedTensor(torch.Tensor):
     _memory: Memory
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        key = self._memory.published.key
+        mode = self._memory.published.key[-1]
         offset = self.data_ptr() - self._memory.start
-        if key[-1] != "read" or self.requires_grad or not 0 <= offset < self._memory.nbytes:
+        if mode != "read" or self.requires_grad or not 0 <= offset < self._memory.nbytes:
             return self._plain().__reduce_ex__(protocol)
-        self._memory.published.sent.note()
+        key = self._memory.published.sending()
         attributes = {name: value for name, value in self.__dict__.items() if name != "_memory"}
         name = str(self.dtype).removeprefix("torch.")
         arguments = key, self._memory.member, name, tuple(self.shape), self.stride(), offset // self.itemsize
