@@ -1,36 +1,110 @@
-//! A memory barrier on every running thread of this process, so that a fast path needs no barrier.
+//! A memory barrier on every running thread of this process, so that a fast path needs no fence.
 //!
-//! The barrier is `membarrier(2)` with `PRIVATE_EXPEDITED`, which orders the threads of *one*
-//! process. Between processes, both sides execute fences of their own.
+//! The barrier is `membarrier(2)` with `PRIVATE_EXPEDITED`, which orders the threads of *one* process. Between processes, both
+//! sides execute fences of their own.
+//!
+//! A process must be registered first. In a process with several threads, the kernel then waits until each processor has passed
+//! through its scheduler: 5 to 20 ms. So a thread registers the process in the background ([`register`]), and until then the fast
+//! path uses a fence. Two words say how far the registration is. Both only ever change from false to true.
+//!
+//! | thread | steps |
+//! |---|---|
+//! | the registering one | registers the process; `REGISTERED` := true; a barrier on all threads; `READY` := true (Release) |
+//! | a reader, on the fast path | sets its flag; a fence, unless `READY` (Acquire); reads the table |
+//! | a remover | changes the table; SeqCst fence; a barrier on all threads if `REGISTERED`; reads the flags |
+//!
+//! Without the remover's barrier, a reader that has left out its fence could be overlooked. This does not occur. The remover finds
+//! `REGISTERED` false only before it passes the registering thread's barrier. So its change to the table is also before that
+//! barrier, and a reader that finds `READY` true sees the change. A fork at any step leaves the child with both words as they
+//! were, and the kernel's registration, which the child inherits.
 
 use rustix::thread::{MembarrierCommand, membarrier};
+use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
 
-/// Registers this process for [`all_threads`]. The process must call this before it first uses the
-/// fast path. Returns false if the kernel refuses, for example because a sandbox forbids the system
-/// call. The fast path then needs a fence of its own.
-pub fn register() -> bool {
-    membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
+static REGISTERED: AtomicBool = AtomicBool::new(false);
+static READY: AtomicBool = AtomicBool::new(false);
+
+/// Registers this process, if the kernel and the sandbox allow it. This can take 20 ms.
+pub fn register() {
+    if READY.load(Ordering::Relaxed) || membarrier(MembarrierCommand::RegisterPrivateExpedited).is_err() {
+        return;
+    }
+    REGISTERED.store(true, Ordering::SeqCst);
+    if membarrier(MembarrierCommand::PrivateExpedited).is_ok() {
+        READY.store(true, Ordering::Release);
+    }
 }
 
-/// Makes every running thread of this process execute a full memory barrier before this function
-/// returns. A thread that is not running executed a barrier when the kernel switched the thread
-/// out.
+/// The fence of the fast path: stores before it come before reads after it, as [`all_threads`] sees them.
+#[inline(always)]
+pub fn light_fence() {
+    if READY.load(Ordering::Acquire) {
+        // Keeps the order in the compiler. The remover's barrier keeps it in the processor.
+        compiler_fence(Ordering::SeqCst);
+    } else {
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// The fence of the slow path. For each other thread, one of two things holds: this thread sees what the other one stored before
+/// its last [`light_fence`], or the other one sees what this thread stored before this call.
 ///
 /// # Panics
-/// If [`register`] has not returned true.
+/// If the kernel refuses a barrier in a process that it has registered.
 pub fn all_threads() {
-    // The kernel refuses this only for an unregistered process.
-    membarrier(MembarrierCommand::PrivateExpedited).expect("membarrier was registered");
+    fence(Ordering::SeqCst);
+    if REGISTERED.load(Ordering::SeqCst) {
+        membarrier(MembarrierCommand::PrivateExpedited).expect("the process is registered");
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU64;
+
+    /// Each of two threads stores to a word of its own, and reads the other's. At least one must see the other's store, before,
+    /// while and after the process is registered.
     #[test]
-    fn what_was_registered_works_and_can_be_registered_again() {
-        if !super::register() {
-            return crate::skip::skip("this kernel or sandbox has no membarrier");
+    fn one_of_two_threads_sees_the_other() {
+        const ROUNDS: u64 = 30_000;
+        let (flag, table, turn) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+        // The threads begin each round together.
+        let meet = |round: u64| {
+            turn.fetch_add(1, Ordering::AcqRel);
+            while turn.load(Ordering::Acquire) < 2 * round {
+                std::hint::spin_loop();
+            }
+        };
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let mut seen = Vec::new();
+                for round in 1..=ROUNDS {
+                    meet(round);
+                    flag.store(round, Ordering::Relaxed);
+                    light_fence();
+                    seen.push(table.load(Ordering::Relaxed) == round);
+                }
+                seen
+            });
+            let remover = scope.spawn(|| {
+                let mut seen = Vec::new();
+                for round in 1..=ROUNDS {
+                    meet(round);
+                    table.store(round, Ordering::Relaxed);
+                    all_threads();
+                    seen.push(flag.load(Ordering::Relaxed) == round);
+                }
+                seen
+            });
+            std::thread::sleep(std::time::Duration::from_millis(2));
+            register();
+            let (reader, remover) = (reader.join().unwrap(), remover.join().unwrap());
+            let missed = reader.iter().zip(&remover).filter(|(one, other)| !**one && !**other).count();
+            assert_eq!(missed, 0, "of {ROUNDS} rounds");
+        });
+        if !READY.load(Ordering::Relaxed) {
+            crate::skip::skip("this kernel or sandbox has no membarrier");
         }
-        assert!(super::register());
-        super::all_threads();
     }
 }

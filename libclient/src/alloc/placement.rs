@@ -28,7 +28,8 @@ const STEP: u64 = 16;
 const GROWTH: u64 = 4;
 /// log2 of the number of slots of a small segment: for the first segment, for the next segments at first, and at most.
 const SLOTS_LOG2: (u8, u8, u8) = (9, 12, 18);
-/// The client keeps unused segments while at most this many bytes are free, or at most as many as are in use.
+/// The client keeps unused segments while at most this many bytes are free, or at most as many as are in use and a part of
+/// [`GROWTH`] more: two values of about one length that replace each other have a segment each.
 const IDLE_BYTES_MIN: u64 = 256 << 20;
 
 /// One segment's free extents and slot numbers.
@@ -207,7 +208,7 @@ impl Placement {
 
     /// Returns whether the client has more unused segments than it keeps.
     pub fn is_idle(segment_bytes: u64, used_bytes: u64) -> bool {
-        segment_bytes - used_bytes > IDLE_BYTES_MIN.max(used_bytes)
+        segment_bytes - used_bytes > IDLE_BYTES_MIN.max(used_bytes + used_bytes / GROWTH)
     }
 }
 
@@ -383,6 +384,19 @@ mod tests {
             assert_eq!(heap.spaces.len(), 1, "{length} MiB");
         }
         assert_eq!(heap.segments, 200 * MIB);
+    }
+
+    #[test]
+    fn two_lengths_in_turns_keep_their_segments() {
+        for other in [800 * MIB + 192, 900 * MIB] {
+            let mut heap = Simulated::new(64 * MIB);
+            let mut live = heap.take(800 * MIB);
+            for round in 0..10 {
+                let next = heap.take(if round % 2 == 0 { other } else { 800 * MIB });
+                heap.give(std::mem::replace(&mut live, next));
+            }
+            assert_eq!(heap.requests, 2, "{other}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use crate::link::shards::{Last, SHARED, Shards};
 use std::cell::Cell;
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicU64, Ordering, compiler_fence, fence};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLockReadGuard};
 use tensorlend_os::barrier;
 
@@ -23,19 +23,13 @@ impl Flag {
 
     /// Makes the flag odd. Only the flag's own thread calls this function.
     #[inline(always)]
-    fn raise(&self, asymmetric: bool) {
+    fn raise(&self) {
         // Relaxed: only this thread stores to the flag.
         let before = self.0.load(Ordering::Relaxed);
         debug_assert!(before.is_multiple_of(2), "epoch guards do not nest");
         self.0.store(before.wrapping_add(1), Ordering::Relaxed);
-        // This store must come before every read of the tables. This fence keeps the order in the compiler. The thread
-        // that waits for guards keeps it in the processor: it interrupts every running thread of this process
-        // (`membarrier`).
-        if asymmetric {
-            compiler_fence(Ordering::SeqCst);
-        } else {
-            fence(Ordering::SeqCst);
-        }
+        // This store must come before every read of the tables.
+        barrier::light_fence();
     }
 
     /// Makes the flag even. Only the flag's own thread calls this function.
@@ -109,7 +103,7 @@ impl Shards {
         if last.first() == SHARED {
             return self.shared_epoch_guard(last);
         }
-        self.flags[last.first()].raise(self.asymmetric);
+        self.flags[last.first()].raise();
         self.guard_of(last, None)
     }
 
@@ -121,7 +115,7 @@ impl Shards {
             return None;
         }
         let flag = &self.flags[shard];
-        flag.raise(self.asymmetric);
+        flag.raise();
         Some(OwnGuard { flag, shard, _here: PhantomData })
     }
 
@@ -146,12 +140,9 @@ impl Shards {
     /// Waits until every guard that is open now has closed. Afterwards no thread sees an entry that was unlinked
     /// before the call. A thread must not call this function while it holds a guard.
     pub fn wait_for_guards(&self) {
-        // SeqCst, against the order in `Flag::raise`. A thread R has opened a guard. Either this thread sees R's odd flag
-        // below, or R sees the tables in their present state.
-        fence(Ordering::SeqCst);
-        if self.asymmetric {
-            barrier::all_threads();
-        }
+        // Against the order in `Flag::raise`. A thread R has opened a guard. Either this thread sees R's odd flag below, or R
+        // sees the tables in their present state.
+        barrier::all_threads();
         for flag in self.flags.iter() {
             // Acquire: pairs with the Release store in `Flag::lower`.
             let seen = flag.0.load(Ordering::Acquire);

@@ -13,7 +13,7 @@ use tensorlend_layout::leases::{LeaseTable, SHARD_ENTRIES, SHARDS, Shard, releas
 use tensorlend_layout::raw::Sheet;
 use tensorlend_layout::size;
 use tensorlend_layout::word::{LeaseWord, Word, low8};
-use tensorlend_os::{barrier, fork, map};
+use tensorlend_os::{fork, map};
 
 pub(super) const SHARED: usize = SHARDS - 1;
 
@@ -29,8 +29,6 @@ pub struct Shards {
     pub(super) flags: Box<[Flag; SHARDS]>,
     /// Read-locked by the epoch guards of threads without a shard.
     pub(super) shared_guards: RwLock<()>,
-    /// True if `membarrier` orders this process's threads, so that a guard opens without a fence.
-    pub(super) asymmetric: bool,
 }
 
 struct Claim {
@@ -124,7 +122,6 @@ impl Shards {
             forks: fork::generation(),
             flags: Box::new([const { Flag::new() }; SHARDS]),
             shared_guards: RwLock::new(()),
-            asymmetric: barrier::register(),
         })
     }
 

@@ -136,8 +136,8 @@ impl Session {
         tensorlend_layout::crash_point!("connect: acknowledged");
         control.set_protocol(welcome.protocol);
         // The daemon lists this member when it has read the acknowledgement. Before that, owners of tensors do not scan the
-        // member's lease table, so the member must not take a lease.
-        control.ask(&Request::Ping, "connect", "")?;
+        // member's lease table, so the member must take no lease. It cannot: a lease needs a sheet or a segment from a reply
+        // to a later request.
         let shards = Shards::new(leases);
         let link = Arc::new(Link::new(control, welcome, layout.version, directory.clone(), shards.clone()));
         let peers = Arc::new(PeerTable::new(link.clone()));

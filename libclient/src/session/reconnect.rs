@@ -22,7 +22,7 @@ use tensorlend_layout::versions::Layout;
 use tensorlend_layout::wire::{PROTOCOL_OLDEST, PROTOCOL_VERSION, Reply, Request, Return};
 use tensorlend_os::memfd::Access;
 use tensorlend_os::mutex::lock;
-use tensorlend_os::{fork, map, thread};
+use tensorlend_os::{barrier, fork, map, thread};
 
 const DOING: &str = "go on after the daemon was replaced";
 
@@ -214,6 +214,8 @@ impl Watcher {
     }
 
     fn run(self: Arc<Self>) {
+        // In this thread, because it takes milliseconds.
+        barrier::register();
         let mut ready = Vec::with_capacity(16);
         loop {
             ready.clear();
