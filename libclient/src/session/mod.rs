@@ -26,7 +26,7 @@ use tensorlend_layout::directory::{Directory, DirectoryHead};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::raw::Sheet;
-use tensorlend_layout::wire::{Hello, Reply, Request};
+use tensorlend_layout::wire::{Hello, Reply};
 use tensorlend_os::fork;
 use tensorlend_os::memfd::Access;
 
