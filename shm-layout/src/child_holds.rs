@@ -52,12 +52,13 @@ impl ChildHolds {
     /// last hold ends.
     #[inline]
     pub fn release(&self, entry: &Word) {
-        let mut state = self.0.load(Ordering::Relaxed);
+        // Acquire: if W has ended the last hold, C's reads precede the store below that clears the entry.
+        let mut state = self.0.load(Ordering::Acquire);
         while state != 0 {
             debug_assert_eq!(state & RELEASED, 0, "a lease is released once");
             // Release: P's reads of the bytes precede the store that clears the entry. W may make
             // that store.
-            match self.0.compare_exchange_weak(state, state | RELEASED, Ordering::Release, Ordering::Relaxed) {
+            match self.0.compare_exchange_weak(state, state | RELEASED, Ordering::Release, Ordering::Acquire) {
                 Ok(_) => return,
                 Err(now) => state = now,
             }
