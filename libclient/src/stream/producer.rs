@@ -418,3 +418,26 @@ impl<M> std::fmt::Display for TrySendError<M> {
 }
 
 impl<M: std::fmt::Debug> std::error::Error for TrySendError<M> {}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Client, DType, Policy, Start};
+
+    #[test]
+    fn a_message_of_a_blocking_stream_that_is_replaced_before_the_first_one_is_not_lost() {
+        let daemon = tensorlend_daemon::embedded().unwrap();
+        let connect = || Client::builder().socket(daemon.socket()).connect().unwrap();
+        let (producer, subscriber) = (connect(), connect());
+        let message = || producer.create(DType::U8, &[1]).unwrap();
+        let stream = producer.stream("camera").capacity(1).policy(Policy::Block).open().unwrap();
+        stream.send(message()).unwrap();
+        // The producer has room for the next message, since it has no subscriber yet.
+        let room = stream.place().unwrap().unwrap();
+        let mut frames = subscriber.subscription("camera").start_at(Start::Oldest).open().unwrap();
+        room.fill(message(), None).unwrap();
+        let received = frames.try_recv().unwrap().unwrap();
+        assert_eq!((received.sequence(), received.lost(), frames.lost()), (1, 0, 0));
+        assert!(stream.try_send(message()).is_ok() && frames.try_recv().unwrap().is_some());
+        assert_eq!(frames.lost(), 0);
+    }
+}

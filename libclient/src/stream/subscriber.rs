@@ -72,6 +72,7 @@ pub struct Subscription {
     pub(crate) near: Near,
     cursor: CursorNo,
     pub(crate) next: u64,
+    first: u64,
     lost: u64,
     lost_before: u64,
     pub(super) progress: Progress,
@@ -107,6 +108,7 @@ impl Subscription {
             near: Near::default(),
             cursor,
             next: 0,
+            first: 0,
             lost: 0,
             lost_before: 0,
             progress: Progress::new(source != Source::Unknown),
@@ -176,6 +178,7 @@ impl Subscription {
             Start::Oldest => self.at.head.tail.read(),
             Start::Next => head,
         };
+        self.first = self.next;
         self.words().next.set(self.next);
         self.unblock();
     }
@@ -269,7 +272,10 @@ impl Subscription {
                     }
                 }
                 Found::Lost(oldest) => {
-                    self.count(oldest - self.next);
+                    // A producer that waits may have checked for room before it saw this subscriber in its list.
+                    if !(self.at.waits && self.next == self.first) {
+                        self.count(oldest - self.next);
+                    }
                     self.progress.skip(oldest - self.next);
                     self.next = oldest;
                 }
