@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use tensorlend_layout::number::SlotNo;
 use tensorlend_layout::versions::Layout;
 use tensorlend_layout::wire::{
-    Hello, PROTOCOL_OLDEST, PROTOCOL_VERSION, QueueRequest, Refusal, Reply, Request, decode,
+    Hello, PROTOCOL_OLDEST, PROTOCOL_VERSION, QueueRequest, Refusal, Reply, Request, decode, encode,
 };
 use tensorlend_os::packet::{self, Packet};
 use unanswered::Unanswered;
@@ -89,8 +89,8 @@ pub struct Connection {
     undo: VecDeque<Request>,
     /// Segments whose return the daemon refused in a late response, by their first slots.
     unreturned: Vec<SlotNo>,
-    /// The reply to a late request for cells. It is acknowledged and stored for the next such request, because the
-    /// daemon counts these cells as this client's.
+    /// The reply to a request for cells that arrived late, or whose cells could not be mapped. It is acknowledged and stored
+    /// for the next such request, because the daemon counts these cells as this client's.
     cells: Option<Packet>,
 }
 
@@ -140,7 +140,7 @@ pub struct Answer<'c> {
     /// True if the daemon waits for the acknowledgement of the descriptors. Until then it sends no other reply.
     owes: bool,
     /// True if some descriptors were lost, because this process has too many open files.
-    truncated: bool,
+    lost_descriptors: bool,
 }
 
 impl Drop for Answer<'_> {
@@ -168,13 +168,20 @@ impl Answer<'_> {
 
     /// Takes the next descriptor.
     pub fn descriptor(&mut self) -> Result<OwnedFd> {
-        if self.truncated {
+        if self.lost_descriptors {
             return Err(Error::Descriptors { doing: self.doing });
         }
         if self.descriptors.is_empty() {
             return Err(Error::Protocol { doing: self.doing });
         }
         Ok(self.descriptors.remove(0))
+    }
+
+    /// Acknowledges the cells of this reply, and leaves them to the next request for cells.
+    pub fn keep_cells(mut self, cells: OwnedFd) {
+        let bytes = encode(&self.reply);
+        self.connection.cells =
+            Some(Packet { bytes, descriptors: vec![cells], truncated: false, lost_descriptors: false });
     }
 
     /// Returns whether the daemon sent descriptors. They may not have arrived.
@@ -317,18 +324,17 @@ impl Control {
                     }
                     Some(reply) => {
                         self.claims.record(&reply);
-                        // A truncated packet means that this process has too many open files, and that some of the sent
-                        // descriptors are lost. The daemon has lent the memory nevertheless. The caller finds that
-                        // descriptors are missing, and returns the memory.
-                        let truncated = packet.truncated;
-                        let owes = !acknowledged && (truncated || !packet.descriptors.is_empty());
+                        // The daemon has lent the memory of lost descriptors nevertheless. The caller finds that they are
+                        // missing, and returns the memory.
+                        let lost_descriptors = packet.lost_descriptors;
+                        let owes = !acknowledged && (lost_descriptors || !packet.descriptors.is_empty());
                         return Ok(Answer {
                             connection,
                             reply,
                             descriptors: packet.descriptors,
                             doing,
                             owes,
-                            truncated,
+                            lost_descriptors,
                         });
                     }
                     None => return Err(Error::Protocol { doing }),
@@ -464,6 +470,8 @@ impl Control {
             }
             // The daemon that responded is also stopping, or was not ready.
             Err(Error::Disconnected { .. } | Error::Refused { refusal: Refusal::Stopping, .. }) => {}
+            // This process may have memory the next time.
+            Err(Error::System { cause, .. }) if cause.kind() == std::io::ErrorKind::OutOfMemory => {}
             Err(error) => {
                 if let Some(refusal) = self.other_version(error) {
                     let _ = self.refusal.set(refusal);

@@ -22,6 +22,8 @@ pub struct Packet {
     /// Whether the peer sent more than the protocol allows, so that bytes or descriptors were cut
     /// off.
     pub truncated: bool,
+    /// Whether the packet had further descriptors. The kernel dropped them, because this process has too many open files.
+    pub lost_descriptors: bool,
 }
 
 /// The socket option with which a socket refuses descriptors, from Linux 6.16 on. `libc` does not define it yet.
@@ -127,9 +129,10 @@ pub fn receive(socket: impl AsFd, flags: RecvFlags) -> rustix::io::Result<Packet
     };
     let descriptors = descriptors_of(&mut control);
     bytes.truncate(message.bytes);
-    let cut = message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+    let cut = message.flags.contains(ReturnFlags::TRUNC);
     let truncated = cut || bytes.len() > PACKET_BYTES_MAX || descriptors.len() > DESCRIPTORS_MAX;
-    Ok(Packet { bytes, descriptors, truncated })
+    let lost_descriptors = message.flags.contains(ReturnFlags::CTRUNC);
+    Ok(Packet { bytes, descriptors, truncated, lost_descriptors })
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Exhausted machines: memory, descriptors, and others. Requests for memory return an error instead of a later signal;
 //! client and daemon continue.
 
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tensorlend::{Client, DType};
@@ -200,6 +201,31 @@ fn a_client_without_room_for_a_mapping_says_so_and_goes_on() {
     let watcher = daemon.client();
     eventually("the return of what could not be mapped", || watcher.stat().unwrap().bytes_in_use <= before + 64 * MB);
     assert!(producer.ok("sum large").ends_with(&large));
+}
+
+/// A client cannot return cells. So it keeps those that it cannot map until it can.
+#[test]
+fn a_client_without_room_for_cells_says_so_and_maps_them_later() {
+    let daemon = Daemon::start("");
+    let mut client = daemon.agent();
+    client.ok("many name 4000");
+    let watcher = daemon.client();
+    let before = watcher.stat().unwrap().bytes_sheets;
+    let pid = Pid::from_raw(client.pid().cast_signed());
+    let pages = std::fs::read_to_string(format!("/proc/{}/statm", client.pid())).unwrap();
+    let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();
+    let limit = Rlimit { current: Some(pages * 4096 + 32 * 1024), maximum: getrlimit(Resource::As).maximum };
+    let unlimited = prlimit(pid, Resource::As, limit).unwrap();
+    for _ in 0..3 {
+        let error = client.ask("many name 5000").unwrap_err();
+        assert!(error.contains("Cannot allocate memory"), "{error}");
+        client.ok("ping");
+    }
+    prlimit(pid, Resource::As, unlimited).unwrap();
+    let kept = watcher.stat().unwrap().bytes_sheets;
+    client.ok("many name 5000");
+    assert!(kept > before && watcher.stat().unwrap().bytes_sheets == kept, "one part of cells is lent, once");
+    assert_eq!(client.ok("list"), "5000");
 }
 
 /// With this few descriptors the daemon could serve nobody. It names the limit instead of the first operation that

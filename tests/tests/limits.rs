@@ -140,15 +140,17 @@ fn a_client_that_may_open_no_more_files_says_so_and_goes_on() {
     let (mut producer, mut client) = (daemon.agent(), daemon.agent());
     let theirs = producer.ok("put theirs 3000000 1");
     let own = client.ok("put own 1000 2");
-    // Maps everything that reading it needs.
+    // Maps everything that reading it, and publishing a new name, needs.
     client.ok("sum own");
+    client.ok("many name 4000");
     let open: Vec<u64> = std::fs::read_dir(format!("/proc/{}/fd", client.pid()))
         .unwrap()
         .map(|file| file.unwrap().file_name().to_str().unwrap().parse().unwrap())
         .collect();
     let unused = (0..1024).find(|number| !open.contains(number)).unwrap();
     client.ok(&format!("nofile {unused}"));
-    let before = daemon.client().stat().unwrap().bytes_in_use;
+    let watcher = daemon.client();
+    let before = watcher.stat().unwrap();
     for _ in 0..20 {
         // Each needs a descriptor: of the other's catalogue, and of a new segment.
         for order in ["sum theirs", "put large 100000000 3"] {
@@ -159,9 +161,11 @@ fn a_client_that_may_open_no_more_files_says_so_and_goes_on() {
         assert!(client.ok("sum own").ends_with(&own));
         client.ok("ping");
     }
-    // In system mode a returned segment counts until the daemon has verified that no process maps it.
-    let watcher = daemon.client();
-    eventually("the return of what could not be mapped", || watcher.stat().unwrap().bytes_in_use <= before);
+    // Returned memory counts until the daemon has verified that no process maps it.
+    eventually("the return of what could not be mapped", || {
+        let now = watcher.stat().unwrap();
+        now.bytes_in_use <= before.bytes_in_use && now.bytes_sheets <= before.bytes_sheets
+    });
     client.ok("nofile 1024");
     assert!(client.ok("sum theirs").ends_with(&theirs));
     let large = client.ok("put large 100000000 3");

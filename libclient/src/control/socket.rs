@@ -21,7 +21,7 @@ pub fn ask_on(socket: &OwnedFd, request: &Request, doing: &'static str) -> Resul
     }
     match decode::<Reply>(&packet.bytes) {
         Some(Reply::Refused(refusal)) => Err(Error::Refused { doing: doing.to_owned(), refusal }),
-        Some(reply) if !packet.truncated => Ok((reply, packet.descriptors)),
+        Some(reply) if !packet.lost_descriptors => Ok((reply, packet.descriptors)),
         // Treated as if no daemon had answered: the process may have free descriptors the next time.
         Some(_) => Err(lost()),
         None => Err(Error::Protocol { doing }),

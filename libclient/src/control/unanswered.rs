@@ -204,7 +204,7 @@ impl Control {
             if &late == request && is_taken_over(request) {
                 return Ok(Some(packet));
             }
-            if packet.truncated || !packet.descriptors.is_empty() {
+            if packet.lost_descriptors || !packet.descriptors.is_empty() {
                 send(&connection.socket, &Request::Ack, doing)?;
             }
             let Some(reply) = decode::<Reply>(&packet.bytes) else {

@@ -34,11 +34,19 @@ impl NameTable {
             if let Some(cell) = lock(&self.cells).take() {
                 return Ok(cell);
             }
-            let mut answer = self.control.ask(&Request::GrowCells, "get room for more names", "")?;
+            const DOING: &str = "get room for more names";
+            // A client cannot return cells, so it requests none that it could not receive.
+            drop(lock(&self.wakeup).try_clone().map_err(|_| Error::Descriptors { doing: DOING })?);
+            let mut answer = self.control.ask(&Request::GrowCells, DOING, "")?;
             let Reply::Cells { part, .. } = answer.reply else { return answer.unexpected() };
             let fd = answer.descriptor()?;
-            let count = cells_count(part);
-            let records = records(&fd, Access::Write, Magic::Cells, count)?;
+            let records = match records(&fd, Access::Write, Magic::Cells, cells_count(part)) {
+                Ok(records) => records,
+                Err(error) => {
+                    answer.keep_cells(fd);
+                    return Err(error);
+                }
+            };
             let place = self.cell_parts.get(usize::from(part));
             if place.is_none_or(|place| place.set(records).is_err()) {
                 return answer.unexpected();

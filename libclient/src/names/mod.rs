@@ -94,10 +94,11 @@ impl NameTable {
         self.cell_parts.get(usize::from(part))?.get()?.get(at)
     }
 
-    /// Returns the number of mapped parts with cells, without the catalogue itself.
+    /// Returns the number of the last mapped part with cells, or 0 if only the catalogue itself has some. The daemon has lent
+    /// all parts up to this one, also those that this client could not receive.
     pub fn cell_parts(&self) -> u8 {
-        let parts = self.cell_parts.iter().skip(1).take_while(|part| part.get().is_some()).count();
-        parts.try_into().expect("CELL_PARTS is a u8")
+        let is_mapped = |&part: &u8| self.cell_parts[usize::from(part)].get().is_some();
+        (1..CELL_PARTS).rev().find(is_mapped).unwrap_or(0)
     }
 
     /// Replaces the eventfd after the daemon was replaced.

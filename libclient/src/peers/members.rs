@@ -19,7 +19,7 @@ use tensorlend_layout::header::Magic;
 use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::number::{ClientNo, SlotNo};
 use tensorlend_layout::raw::{Records, Sheet};
-use tensorlend_layout::wire::{DeviceSegment, Refusal, Reply, Request};
+use tensorlend_layout::wire::{DeviceSegment, LendingId, Refusal, Reply, Request};
 use tensorlend_layout::word::{Member, MemberState, RangeWord};
 use tensorlend_os::map;
 use tensorlend_os::memfd::Access;
@@ -138,13 +138,10 @@ impl PeerTable {
                 self.fetched_host_segment(number, member, answer)?;
             }
             Reply::DeviceSegment(lent) => {
-                let lent = lent.clone();
-                #[cfg(feature = "cuda")]
-                let lending = lent.lending;
+                let (lent, lending) = (lent.clone(), lent.lending);
                 let fetched = self.fetched_device_segment(number, member, lent, answer, telling);
-                #[cfg(feature = "cuda")]
                 if fetched.is_err() {
-                    self.lendings.never_mapped(lending);
+                    self.never_mapped(lending);
                 }
                 fetched?;
             }
@@ -307,6 +304,18 @@ impl PeerTable {
     /// Unmaps this client's read-only mappings of its own segments, if no lease in this process needs them.
     pub fn unmap_own(&self) {
         self.peers.change().drop_unused(self.me(), |_| true);
+    }
+
+    /// Reports device memory that the daemon has lent, and that this process could not map.
+    #[cfg(feature = "cuda")]
+    fn never_mapped(&self, lending: LendingId) {
+        self.lendings.never_mapped(lending);
+    }
+
+    /// Reports device memory that the daemon has lent, and that this process could not map.
+    #[cfg(not(feature = "cuda"))]
+    fn never_mapped(&self, lending: LendingId) {
+        let _ = self.control.call(&Request::Unmapped { lendings: vec![lending] }, "release device memory", "");
     }
 
     /// Returns the device part of a segment that the daemon has just lent. The part is not mapped yet. The caller must hold

@@ -155,8 +155,8 @@ impl Subscription {
         let ((head, entries), wake) = match mapped.and_then(|mapped| Ok((mapped, wake?))) {
             Ok(mapped) => mapped,
             Err(e) => {
-                let left = session.control.unsubscribe(stream, id, cursor, "unsubscribe from");
-                return Err(if left.is_ok() { Error::Argument(e.to_string()) } else { e });
+                let _ = session.control.unsubscribe(stream, id, cursor, "unsubscribe from");
+                return Err(e);
             }
         };
         // Store the stream's id before the fence in `begin`.
