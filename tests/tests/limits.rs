@@ -1,10 +1,11 @@
 //! Limits, refusals and the daemon's own lifetime.
 
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use std::os::fd::AsFd;
 use std::time::Duration;
 use tensorlend::{Client, DType};
 use tensorlend_layout::wire::{Hello, PROTOCOL_VERSION, Refusal, Reply, Request, decode, encode};
-use tensorlend_os::memfd::Access;
+use tensorlend_os::memfd::{self, Access};
 use tensorlend_tests::hand::{self, Hand};
 use tensorlend_tests::{Daemon, binary, eventually, run};
 
@@ -139,6 +140,7 @@ fn a_client_that_may_open_no_more_files_says_so_and_goes_on() {
     let daemon = Daemon::start("");
     let (mut producer, mut client) = (daemon.agent(), daemon.agent());
     let theirs = producer.ok("put theirs 3000000 1");
+    producer.ok("stream camera 4");
     let own = client.ok("put own 1000 2");
     // Maps everything that reading it, and publishing a new name, needs.
     client.ok("sum own");
@@ -152,8 +154,8 @@ fn a_client_that_may_open_no_more_files_says_so_and_goes_on() {
     let watcher = daemon.client();
     let before = watcher.stat().unwrap();
     for _ in 0..20 {
-        // Each needs a descriptor: of the other's catalogue, and of a new segment.
-        for order in ["sum theirs", "put large 100000000 3"] {
+        // Each needs a descriptor: of the other's catalogue, a new segment, rings, and more cells.
+        for order in ["sum theirs", "put large 100000000 3", "stream own 4", "subscribe camera", "many name 5000"] {
             let error = client.ask(order).unwrap_err();
             assert!(error.contains("ulimit"), "{order}: {error}");
         }
@@ -170,6 +172,65 @@ fn a_client_that_may_open_no_more_files_says_so_and_goes_on() {
     assert!(client.ok("sum theirs").ends_with(&theirs));
     let large = client.ok("put large 100000000 3");
     assert!(producer.ok("sum large").ends_with(&large));
+    client.ok("stream own 4");
+    client.ok("subscribe camera");
+    client.ok("many name 5000");
+    producer.ok("check-many name 5000");
+}
+
+/// Runs `step` while a daemon can open no further descriptor.
+fn without_descriptors(daemon: &Daemon, step: impl FnOnce()) {
+    let pid = Pid::from_raw(daemon.pid().cast_signed());
+    // The daemon has the hard limit of this process. Its descriptors from 3 on stay open.
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let before = prlimit(pid, Resource::Nofile, Rlimit { current: Some(3), maximum }).unwrap();
+    step();
+    prlimit(pid, Resource::Nofile, before).unwrap();
+}
+
+#[test]
+fn a_daemon_that_may_open_no_more_files_refuses_requests_and_ends_no_session() {
+    for mode in ["mode = \"user\"\n", "mode = \"system\"\n"] {
+        let daemon = Daemon::start(mode);
+        let (mut producer, mut client) = (daemon.agent(), daemon.agent());
+        let theirs = producer.ok("put theirs 3000000 1");
+        producer.ok("stream camera 4");
+        let own = client.ok("put own 1000 2");
+        client.ok("sum own");
+        let before = daemon.client().stat().unwrap().bytes_in_use;
+        without_descriptors(&daemon, || {
+            for order in ["sum theirs", "put large 100000000 3", "stream own 4", "subscribe camera", "many name 5000"] {
+                let error = client.ask(order).unwrap_err();
+                assert!(error.contains("LimitNOFILE"), "{order}: {error}");
+                assert!(client.ok("sum own").ends_with(&own));
+                client.ok("ping");
+            }
+        });
+        let watcher = daemon.client();
+        eventually("the return of what was not lent", || watcher.stat().unwrap().bytes_in_use <= before);
+        assert!(client.ok("sum theirs").ends_with(&theirs), "{mode}");
+        client.ok("put large 100000000 3");
+        client.ok("stream own 4");
+        client.ok("subscribe camera");
+        client.ok("many name 5000");
+        producer.ok("check-many name 5000");
+    }
+}
+
+#[test]
+fn a_daemon_that_may_open_no_more_files_seals_what_it_has_lent() {
+    let daemon = Daemon::start("mode = \"user\"\n");
+    let client = Hand::join(&daemon.socket(), None).unwrap();
+    let request = Request::Segment { bytes: MB, slots_log2: 4 };
+    let (reply, lent) = hand::ask(&client.socket, &request, &[]).unwrap();
+    assert!(matches!(reply, Reply::Segment { .. }), "{reply:?}");
+    without_descriptors(&daemon, || {
+        client.acknowledge().unwrap();
+        assert_eq!(client.ask(&Request::Ping).unwrap().0, Reply::Done);
+    });
+    for fd in lent {
+        assert!(memfd::is_sealed(fd.as_fd()).unwrap());
+    }
 }
 
 #[test]

@@ -70,9 +70,9 @@ impl Env {
 
 impl Devices {
     /// Records that a segment is lent to its owner or a reader. `None` stands for the clients of
-    /// the previous daemon.
-    pub fn lent(&mut self, lending: LendingId, to: Option<ClientNo>) {
-        self.holders.lent(lending, to);
+    /// the previous daemon. Returns true if the daemon has lent the segment to this client for the first time.
+    pub fn lent(&mut self, lending: LendingId, to: Option<ClientNo>) -> bool {
+        self.holders.lent(lending, to)
     }
 
     /// Checks that every holder of device memory exists.

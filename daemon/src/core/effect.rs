@@ -129,7 +129,8 @@ pub enum Effect {
     /// Asks the kernel whether any process can still write the memory. [`super::Event::Probed`]
     /// reports the result.
     Probe { mem: MemId },
-    /// Sends a response to a connection.
+    /// Sends a response to a connection. [`super::Event::Unsent`] follows if the system layer cannot open or send its
+    /// descriptors.
     Send {
         conn: ConnId,
         reply: Reply,

@@ -52,6 +52,12 @@ pub enum Event {
         /// Whether the packet exceeded the maximum length.
         truncated: bool,
     },
+    /// The descriptors of an [`super::Effect::Send`] could not be opened or sent, so the client has no response yet.
+    Unsent {
+        conn: ConnId,
+        /// The response that says why.
+        refusal: Refusal,
+    },
     /// A client has announced a name and has woken the daemon.
     Woken {
         conn: ConnId,

@@ -220,7 +220,7 @@ impl Namespace {
         let client = self.members.me(number);
         let mut seal = Vec::new();
         match *lent {
-            Lent::Nothing | Lent::Back => {}
+            Lent::Nothing | Lent::OnDevice(_) | Lent::Subscription(..) | Lent::Back => {}
             Lent::Welcome => seal = client.sheets.acknowledge_first(),
             Lent::Segment(base) => {
                 if let Some(segment) = client.segments.get_mut(base) {

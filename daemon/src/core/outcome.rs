@@ -6,8 +6,8 @@ use super::event::{ConnId, MemId};
 use super::orders::Making;
 use super::settings::{Peer, Role};
 use super::versions::Versions;
-use tensorlend_layout::number::{ClientNo, SlotNo, StreamLine};
-use tensorlend_layout::wire::{Policy, Refusal, Reply};
+use tensorlend_layout::number::{ClientNo, CursorNo, SlotNo, StreamLine};
+use tensorlend_layout::wire::{LendingId, Policy, Refusal, Reply};
 
 /// Maximum time for which a client may delay other clients by not acknowledging memory, counted
 /// from the lending.
@@ -72,6 +72,10 @@ impl Wait {
 pub enum Lent {
     /// Memory of another client.
     Nothing,
+    /// Device memory of another client, which this client did not hold before.
+    OnDevice(LendingId),
+    /// The ring of the stream with this entry and id, to the subscription of this cursor.
+    Subscription(StreamLine, u64, CursorNo),
     /// The directory, lent to a client of the previous daemon that has reconnected.
     Back,
     /// The client's own sheets.

@@ -261,9 +261,10 @@ impl Segments {
             let lend = vec![(segment.mem, Lending::Device), (segment.slots.mem, Lending::Read)];
             parts.members.check_watched(asker)?;
             let reply = Self::describe_on_device(parts, number, base).expect("seen above");
-            devices.lent(reply.lending, Some(asker));
+            let is_new = devices.lent(reply.lending, Some(asker));
             parts.members.show(parts.context, number, asker);
-            return Ok(Outcome::Lend(Reply::DeviceSegment(reply), lend, Lent::Nothing));
+            let lent = if is_new { Lent::OnDevice(reply.lending) } else { Lent::Nothing };
+            return Ok(Outcome::Lend(Reply::DeviceSegment(reply), lend, lent));
         }
         if let Some(result) = Self::recall(parts, number, base) {
             return result;

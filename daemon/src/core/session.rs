@@ -14,6 +14,7 @@ pub(super) mod requests;
 mod restore;
 mod spill;
 mod turn;
+mod unsent;
 mod waiting;
 mod wanted;
 mod work;
@@ -172,6 +173,7 @@ impl Core {
             Event::Packet { conn, bytes, descriptors, truncated } => {
                 self.packet(conn, &bytes, descriptors, truncated);
             }
+            Event::Unsent { conn, refusal } => self.unsent(conn, refusal),
             Event::Woken { conn } => self.woken(conn),
             Event::HungUp { conn } => self.end(conn, None),
             Event::Created { mem, made } => self.created(mem, made),

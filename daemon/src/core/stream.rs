@@ -473,9 +473,9 @@ impl Streams {
         let stream_entry = &parts.context.directory.streams[line.index()];
         let epoch = parts.members[number].member.epoch();
         stream.add_subscriber(stream_entry, at, epoch, Subscriber { number, cursor, wake });
-        let (producer, reply) = (stream.producer, stream.reply(line, found));
+        let (producer, id, reply) = (stream.producer, stream.id, stream.reply(line, found));
         parts.members.show(parts.context, producer, number);
-        Ok(Outcome::Lend(reply, lend, Lent::Nothing))
+        Ok(Outcome::Lend(reply, lend, Lent::Subscription(line, id, cursor)))
     }
 
     /// Charges a subscriber's wake pair, and orders it.
@@ -546,6 +546,13 @@ impl Streams {
         };
         self.stream_remove(parts, bindings, line);
         Ok(Outcome::Reply(Reply::Deleted { existed: true }))
+    }
+
+    /// Removes a stream whose ring its producer never received.
+    pub fn never_opened(&mut self, parts: &mut Parts<'_>, bindings: &mut Bindings, StreamId { line, id }: StreamId) {
+        if self.table.get(&line).is_some_and(|stream| stream.id == id) {
+            self.stream_remove(parts, bindings, line);
+        }
     }
 
     /// Ends a stream, its name and its entry.

@@ -22,6 +22,7 @@ mod rights;
 mod sessions;
 mod spill;
 mod streams;
+mod unsent;
 mod values;
 mod waiting_queues;
 pub mod world;

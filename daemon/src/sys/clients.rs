@@ -160,8 +160,12 @@ impl Shell {
 
     fn connection_ready(&mut self, token: u64, flags: EventFlags) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
-        if flags.contains(EventFlags::OUT) && connection.flush(&self.lanes).is_err() {
-            self.hung_up(token);
+        if flags.contains(EventFlags::OUT)
+            && let Err(error) = connection.flush(&self.lanes)
+        {
+            if !self.refuses_unsent(token, &error.into()) {
+                self.hung_up(token);
+            }
         } else if flags.contains(EventFlags::IN) && !connection.busy {
             self.receive(token);
         } else if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
@@ -206,7 +210,7 @@ impl Shell {
             Ok(packet) => {
                 connection.busy = true;
                 let uid = connection.uid;
-                let descriptors = packet.descriptors.len();
+                let descriptors = packet.descriptors.len() + usize::from(packet.lost_descriptors);
                 self.lanes.close_descriptors(self.lanes.of(uid), packet.descriptors);
                 let (bytes, truncated) = (packet.bytes, packet.truncated);
                 self.core.note_fd_store(self.fd_store.state());

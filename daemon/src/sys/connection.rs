@@ -76,6 +76,11 @@ impl Connection {
         self.toll.run(|| packet::receive(fd, RecvFlags::DONTWAIT))
     }
 
+    /// Returns true if the pending reply has descriptors.
+    pub fn lends(&self) -> bool {
+        self.stuck.as_ref().is_some_and(|(_, descriptors)| !descriptors.is_empty())
+    }
+
     /// Returns true if the client has not received the last reply, and the reply has descriptors. The kernel counts them as in
     /// flight, and limits their number for all clients together.
     pub fn has_unread_descriptors(&self) -> bool {

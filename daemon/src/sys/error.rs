@@ -112,6 +112,12 @@ pub fn unmade(error: &io::Error) -> Unmade {
             setting: "LimitNOFILE of its unit",
             limit: rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX),
         },
+        // The kernel counts the descriptors in flight on all sockets of the daemon's user, with the same limit.
+        Some(Errno::TOOMANYREFS) => Unmade::Descriptors {
+            what: "the number of descriptors that processes of the daemon's user have sent and no process has received",
+            setting: "LimitNOFILE of its unit",
+            limit: rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX),
+        },
         Some(Errno::NFILE) => Unmade::Descriptors {
             what: "the number of the machine's open files",
             setting: "the sysctl fs.file-max",

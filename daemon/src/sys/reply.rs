@@ -13,9 +13,10 @@ use super::connection::Connection;
 use super::lanes::Lane;
 use super::memory::{self, Memories};
 use super::{Shell, WAKEUP};
-use crate::core::{Lending, MemId, Unmade};
+use crate::core::{ConnId, Event, Lending, MemId, Unmade};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -137,33 +138,51 @@ impl Shell {
                         self.memories.lent_to(mem, it.lane);
                     }
                 }
-                let sent = connection.send(&it.reply, descriptors, &self.lanes).map_err(|e| e.to_string());
-                self.memories.handed_out(&it.lend, &self.lanes);
-                sent
+                let sent = connection.send(&it.reply, descriptors, &self.lanes);
+                if sent.is_ok() {
+                    self.memories.handed_out(&it.lend, &self.lanes);
+                }
+                sent.map_err(Into::into)
             }
             Err(error) => {
-                let reason = format!("opening a descriptor: {error}");
                 self.ahead.close();
-                let refusal = match super::error::unmade(&error) {
-                    Unmade::Memory(_) => Refusal::Memory { bytes: 0, reason: reason.clone() },
-                    scarce @ Unmade::Descriptors { .. } => scarce.refusal(0),
-                };
-                self.core.count_refusal(&refusal);
-                let _ = connection.send(&Reply::Refused(refusal), vec![], &self.lanes);
-                Err(reason)
+                self.refuse_unsent(token, "opening a descriptor", &error);
+                return self.let_go(it);
             }
         };
         tensorlend_layout::crash_point!("daemon: answered");
         if it.close {
             self.close(token);
-        } else if let Err(reason) = sent {
-            tracing::warn!("a reply could not be sent: {reason}");
-            self.hung_up(token);
+        } else if let Err(error) = sent {
+            if !self.refuses_unsent(token, &error) {
+                tracing::warn!("a reply could not be sent: {error}");
+                self.hung_up(token);
+            }
         } else {
             self.check_toll(token);
             self.watch(token);
         }
         self.let_go(it);
+    }
+
+    /// Refuses a request whose reply could not be sent, if the kernel may have refused only the reply's descriptors. Returns
+    /// false if the connection is unusable.
+    pub(super) fn refuses_unsent(&mut self, token: u64, error: &io::Error) -> bool {
+        let is_scarce = matches!(Errno::from_io_error(error), Some(Errno::TOOMANYREFS | Errno::NOMEM | Errno::NOBUFS));
+        let is_refused = is_scarce && self.connections.get(&token).is_some_and(Connection::lends);
+        if is_refused {
+            self.refuse_unsent(token, "sending a descriptor", error);
+        }
+        is_refused
+    }
+
+    /// Reports to the core that the descriptors of a reply could not be opened or sent.
+    fn refuse_unsent(&mut self, token: u64, doing: &str, error: &io::Error) {
+        let refusal = match super::error::unmade(error) {
+            Unmade::Memory(reason) => Refusal::Memory { bytes: 0, reason: format!("{doing}: {reason}") },
+            scarce @ Unmade::Descriptors { .. } => scarce.refusal(0),
+        };
+        self.events.push_back(Event::Unsent { conn: ConnId(token), refusal });
     }
 
     /// Closes the descriptors that a reply has held. If the memory was released in the meantime,

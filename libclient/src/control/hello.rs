@@ -75,3 +75,52 @@ pub fn common_layout(refused: &Error) -> Option<Layout> {
     let older = Layout { version: *daemon_version, hash: *daemon_hash };
     (older != Layout::CURRENT && older.is_known()).then_some(older)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Resume, Sockets};
+    use super::*;
+    use rustix::net::{
+        AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept, bind, listen, socket_with,
+    };
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+    use tensorlend_layout::wire::{Reply, encode};
+    use tensorlend_os::packet;
+
+    /// A process that has no memory to map the first two directories.
+    struct Short(AtomicU32);
+
+    impl Resume for Short {
+        fn resume(&self, _: &OwnedFd, _: Layout) -> Result<()> {
+            match self.0.fetch_add(1, Ordering::Relaxed) {
+                0 | 1 => Err(Error::System { doing: "test", cause: std::io::ErrorKind::OutOfMemory.into() }),
+                _ => Ok(()),
+            }
+        }
+
+        fn settle(&self) {}
+
+        fn give_up(&self, _: &Reply, _: &[OwnedFd]) {}
+    }
+
+    #[test]
+    fn a_session_without_memory_for_the_next_directory_asks_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        listen(&listener, 4).unwrap();
+        let daemon = std::thread::spawn(move || {
+            // The first daemon ends without a response. The third attempt to continue at the next one succeeds.
+            (0..3).for_each(|_| drop(accept(&listener).unwrap()));
+            let client = accept(&listener).unwrap();
+            packet::receive(&client, RecvFlags::empty()).unwrap();
+            packet::send(&client, &encode(&Reply::Done), &[], SendFlags::empty()).unwrap();
+        });
+        let control = Control::connect(&Sockets::named(vec![path]), Duration::from_mins(1)).unwrap();
+        control.set_resume(Box::new(Short(AtomicU32::new(0))));
+        assert!(matches!(control.call(&Request::Ping, "test", ""), Ok(Reply::Done)));
+        daemon.join().unwrap();
+    }
+}

@@ -120,8 +120,10 @@ impl Sim {
             }
             Back::Said => match self.actors[actor].inbox.pop_front() {
                 None => {
-                    h.back = Back::Said;
-                    return false;
+                    // A daemon that could send no descriptor has hung up.
+                    let is_lost = !self.actors[actor].connected;
+                    h.back = if is_lost { Back::Lost } else { Back::Said };
+                    return is_lost;
                 }
                 Some((Reply::Welcome(_), lend)) => self.is_welcome(actor, h, lend[0].0),
                 Some((reply, _)) => self.is_unknown(actor, h, &format!("{reply:?}")),

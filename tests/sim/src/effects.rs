@@ -61,6 +61,10 @@ impl Sim {
             }
             Effect::Release { mem } => self.release(mem),
             Effect::Seal { conn, mem } => self.seal(conn, mem),
+            Effect::Send { conn, lend, .. } if !lend.is_empty() && self.rng.chance(self.poor) => {
+                let refusal = Refusal::Memory { bytes: 0, reason: "no descriptor".into() };
+                self.at_once.push_back(Order::Unsent { conn, refusal });
+            }
             Effect::Send { conn, reply, lend, close } => {
                 let actor = self.actor_of(conn);
                 if let (Reply::Welcome(welcome), [_, (catalogue, _), ..]) = (&reply, &lend[..])
@@ -160,6 +164,7 @@ impl Sim {
             }
             Order::Spill { source, file, bytes } => self.spill(source, file, bytes, fails),
             Order::Recall { mem, source, bytes } => self.recall(mem, source, bytes, fails),
+            Order::Unsent { conn, refusal } => Event::Unsent { conn, refusal },
             Order::Exited { conn } => {
                 self.done.departures += 1;
                 Event::Exited { conn }

@@ -14,7 +14,7 @@ use tensorlend_layout::directory::Directory;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::number::{ClientNo, SlotNo};
 use tensorlend_layout::raw::View;
-use tensorlend_layout::wire::{Allocator, Reply, Request, Welcome, decode};
+use tensorlend_layout::wire::{Allocator, Refusal, Reply, Request, Welcome, decode};
 
 /// Length of an ordinary segment. No real memory backs it.
 pub const SEGMENT: u64 = 1 << 20;
@@ -69,13 +69,40 @@ impl Mem {
 
 /// An order to the kernel that is not completed yet.
 pub enum Order {
-    Create { mem: MemId, bytes: u64, sheet: Option<SheetPlan> },
-    Allocate { mem: MemId, at: u64 },
-    Probe { mem: MemId },
-    CreateOnDevice { mem: MemId, bytes: u64 },
-    Exited { conn: ConnId },
-    Spill { source: File, file: MemId, bytes: u64 },
-    Recall { mem: MemId, source: File, bytes: u64 },
+    Create {
+        mem: MemId,
+        bytes: u64,
+        sheet: Option<SheetPlan>,
+    },
+    Allocate {
+        mem: MemId,
+        at: u64,
+    },
+    Probe {
+        mem: MemId,
+    },
+    CreateOnDevice {
+        mem: MemId,
+        bytes: u64,
+    },
+    Exited {
+        conn: ConnId,
+    },
+    Spill {
+        source: File,
+        file: MemId,
+        bytes: u64,
+    },
+    Recall {
+        mem: MemId,
+        source: File,
+        bytes: u64,
+    },
+    /// The descriptors of a reply cannot be opened.
+    Unsent {
+        conn: ConnId,
+        refusal: Refusal,
+    },
 }
 
 pub struct Packet {

@@ -58,12 +58,15 @@ pub struct Holders {
 
 impl Holders {
     /// Records that a segment is lent to its owner or a reader. `None` stands for the clients of
-    /// the previous daemon.
-    pub fn lent(&mut self, lending: LendingId, to: Option<ClientNo>) {
+    /// the previous daemon. Returns true if the client holds the segment since now.
+    pub fn lent(&mut self, lending: LendingId, to: Option<ClientNo>) -> bool {
         if to.is_none() {
             self.before.insert(lending);
         }
-        self.held.entry(lending).or_default().extend(to);
+        // A client of the previous daemon may hold the segment already, and not have reported it yet.
+        let has_told = to.is_some_and(|it| !self.untold.contains_key(&it));
+        let holders = self.held.entry(lending).or_default();
+        to.is_some_and(|it| holders.insert(it)) && has_told
     }
 
     /// Returns the clients that may have device memory mapped.

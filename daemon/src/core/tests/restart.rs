@@ -12,12 +12,12 @@ use tensorlend_layout::wire::{PROTOCOL_VERSION, Policy, QueueClaim, Refusal, Rep
 use tensorlend_layout::word::{Absorbed, Cell, Member, MemberState, OwnerWord, Word};
 use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
 
-fn system() -> Settings {
+pub fn system() -> Settings {
     Settings { mode: Mode::System, ..settings() }
 }
 
 /// Returns the client's request to continue its session.
-fn back(client: &Client) -> Return {
+pub fn back(client: &Client) -> Return {
     Return {
         protocol_min: PROTOCOL_VERSION,
         protocol_max: PROTOCOL_VERSION,

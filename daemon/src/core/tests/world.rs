@@ -69,6 +69,8 @@ pub struct World {
     pub dies_after: Option<usize>,
     /// The descriptors in the fd store.
     pub stored: BTreeMap<MemId, Label>,
+    /// Whether the daemon can open no descriptor for a reply.
+    pub no_descriptors: bool,
 }
 
 pub struct Client {
@@ -186,6 +188,7 @@ impl World {
             device_fails: None,
             watches: true,
             device_orders: Vec::new(),
+            no_descriptors: false,
         };
         world.happen(Event::Start);
         world
@@ -300,6 +303,9 @@ impl World {
                     }
                 }
                 assert!(encode(&reply).len() <= tensorlend_layout::wire::PACKET_BYTES_MAX);
+                if self.no_descriptors && !lend.is_empty() {
+                    return Some(Event::Unsent { conn, refusal: Unmade::Memory("none".into()).refusal(0) });
+                }
                 self.answers.entry(conn).or_default().push_back((reply, lend));
                 if close {
                     self.closed.insert(conn);
