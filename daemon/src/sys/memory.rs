@@ -61,13 +61,13 @@ enum Kind {
     Wake,
 }
 
-/// Returns a writable descriptor of memory, or `EAGAIN` if a process has a file lease on the
-/// memory. Earlier builds could store a read-only descriptor of memory.
-fn writable(fd: &OwnedFd) -> rustix::io::Result<OwnedFd> {
+/// Calls `act` with a writable descriptor of memory. Opens one only if the stored descriptor is read-only, which is possible
+/// for memory of earlier builds. Returns `EAGAIN` if a process then has a file lease on the memory.
+fn with_writable(fd: &OwnedFd, act: impl FnOnce(BorrowedFd<'_>) -> rustix::io::Result<()>) -> rustix::io::Result<()> {
     if rustix::fs::fcntl_getfl(fd)?.contains(rustix::fs::OFlags::RDWR) {
-        return rustix::io::fcntl_dupfd_cloexec(fd, 3);
+        return act(fd.as_fd());
     }
-    memfd::reopen_at_once(fd.as_fd(), Access::Write)
+    act(memfd::reopen_at_once(fd.as_fd(), Access::Write)?.as_fd())
 }
 
 /// Returns a descriptor of the memory in `fd` to send to a client. The result is never the stored
@@ -107,7 +107,7 @@ impl Drop for Retired {
         }
         // This frees the pages even if a reader still has the memory open or mapped. If a client accesses such a page later, the kernel
         // allocates a new page and charges it to that client's process, not to the daemon.
-        let punched = writable(&self.fd).and_then(|fd| memfd::punch(fd.as_fd()));
+        let punched = with_writable(&self.fd, memfd::punch);
         if punched.is_ok() && !self.is_sheet {
             unreturned::compare(self.lane.uid());
         }
@@ -366,7 +366,7 @@ impl Memories {
         if self.system {
             return Ok(memfd::mark_mapped(fd.as_fd())?);
         }
-        match writable(fd).and_then(|fd| memfd::seal_writers(fd.as_fd())) {
+        match with_writable(fd, memfd::seal_writers) {
             // The error is ignored if a client or the previous daemon has already set the same
             // seals.
             Err(_) if memfd::is_sealed(fd.as_fd())? => Ok(()),
