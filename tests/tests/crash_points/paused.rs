@@ -137,3 +137,39 @@ fn a_copy_is_not_published_if_the_session_ends_before_it_is_made() {
     assert!(copied.is_err(), "the copy of a value without a lease was published");
     assert!(kept.iter().all(|lease| !lease.validate()), "the session has ended");
 }
+
+/// A daemon grants a claim and is killed. A thread of the consumer has received the reply and has not used it, or has not
+/// recorded it, when another thread of the client continues the session at the next daemon.
+#[test]
+fn a_claim_whose_reply_was_received_is_asserted_by_any_thread_that_reconnects() {
+    for mode in ["mode = \"system\"\n", "mode = \"user\"\n"] {
+        for (point, timeout) in [
+            ("request: answered", Duration::ZERO),
+            ("queue: claimed", Duration::ZERO),
+            ("queue: claimed", Duration::from_secs(10)),
+        ] {
+            let mut daemon = Service::start(mode);
+            let (producer, consumer, other) = (daemon.client(), daemon.client(), daemon.client());
+            let (puts, gets) = (producer.queue("jobs").unwrap(), consumer.queue("jobs").unwrap());
+            puts.put(filled(&producer, 1), None).unwrap();
+            puts.put(filled(&producer, 2), None).unwrap();
+            thread::scope(|scope| {
+                let mut reconnected = None;
+                let item = pausing_at(
+                    point,
+                    || gets.get(timeout),
+                    || {
+                        daemon.restart();
+                        reconnected = Some(scope.spawn(|| consumer.ping()));
+                    },
+                )
+                .unwrap();
+                reconnected.unwrap().join().unwrap().unwrap();
+                let next = other.queue("jobs").unwrap().get(Duration::from_secs(30)).unwrap();
+                assert_eq!((item.number(), next.number()), (0, 1), "{point}, {mode}");
+                assert!(item.done().unwrap() && next.done().unwrap(), "{point}, {mode}");
+                assert_eq!((puts.waiting().unwrap(), puts.claimed().unwrap()), (0, 0), "{point}, {mode}");
+            });
+        }
+    }
+}
