@@ -187,7 +187,9 @@ fn send_all(connection: BorrowedFd<'_>, entries: &Entries) -> rustix::io::Result
     }
     bytes[0] = kind::ALL_SENT;
     bytes[1..5].copy_from_slice(&size::count(entries.capacity).to_le_bytes());
-    send(connection, &bytes[..5], None)
+    send(connection, &bytes[..5], None)?;
+    tensorlend_layout::crash_point!("store: all sent");
+    Ok(())
 }
 
 /// Applies one packet from the daemon. Returns false if the connection has ended.
@@ -199,8 +201,14 @@ fn serve(connection: &OwnedFd, entries: &mut Entries) -> bool {
         Err(_) => return false,
     };
     match (bytes[..length].split_first(), fd) {
-        (Some((&kind::ENTRY, name)), Some(fd)) => entries.store(name, fd),
-        (Some((&kind::REMOVE, name)), None) => entries.remove(name),
+        (Some((&kind::ENTRY, name)), Some(fd)) => {
+            entries.store(name, fd);
+            tensorlend_layout::crash_point!("store: entry stored");
+        }
+        (Some((&kind::REMOVE, name)), None) => {
+            entries.remove(name);
+            tensorlend_layout::crash_point!("store: entry removed");
+        }
         // The connection has ended, or the peer is not a daemon of this project.
         _ => return false,
     }

@@ -10,7 +10,9 @@ use std::sync::OnceLock;
 /// The names of the crash points. A point's number is its index in this array. A child of a fork passes the points that
 /// begin with "child". The points that begin with "daemon" or "device" are in the daemon's code. The daemon passes the
 /// points that begin with "device" only if it lends device memory. A client that starts a daemon passes the points that
-/// begin with "start", and the processes that it starts those that begin with "background".
+/// begin with "start", and the processes that it starts those that begin with "background". A daemon that takes over memory
+/// passes the points that begin with "next", a client that continues its session there those that begin with "resume",
+/// and an fd store those that begin with "store". docs/internals/deaths.md has the consequences of a kill at each point.
 pub const POINTS: &[&str] = &[
     "lease: stored",
     "lease: confirmed",
@@ -138,6 +140,15 @@ pub const POINTS: &[&str] = &[
     "device: range about to be lent",
     "device: range lent",
     "device: range taken back, not rung",
+    "next: memory adopted",
+    "next: restored",
+    "next: session continued",
+    "resume: welcomed",
+    "resume: directory replaced",
+    "resume: acknowledged",
+    "store: entry stored",
+    "store: entry removed",
+    "store: all sent",
 ];
 
 static HOOK: OnceLock<fn(usize)> = OnceLock::new();

@@ -408,6 +408,8 @@ fn mark() {
 }
 
 fn main() {
+    #[cfg(feature = "crash-points")]
+    tensorlend_os::crash::arm();
     let mut agent = Agent::default();
     orders::obey(|line| agent.run(line));
 }

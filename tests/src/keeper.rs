@@ -160,6 +160,18 @@ impl Service {
         self.child = None;
     }
 
+    /// Starts a daemon with the stored descriptors and a variable in its environment, by which it is killed, and waits until
+    /// it has ended.
+    ///
+    /// # Panics
+    /// If the daemon does not start, or does not end.
+    pub fn start_and_kill_by(&mut self, variable: (String, String)) {
+        self.first = Some(variable);
+        self.spawn(&[]);
+        eventually("the end of the daemon", || !self.is_running());
+        self.child = None;
+    }
+
     /// Starts a daemon with the stored descriptors, by a command that runs it.
     fn spawn(&mut self, by: &[&str]) {
         let file = self.folder.path().join("config.toml");

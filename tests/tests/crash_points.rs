@@ -9,6 +9,10 @@ mod listed;
 mod paused;
 #[path = "crash_points/subscribers.rs"]
 mod subscribers;
+#[path = "crash_points/takeover.rs"]
+mod takeover;
+#[path = "crash_points/windows.rs"]
+mod windows;
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -21,7 +25,6 @@ use tensorlend_tests::background::Home;
 use tensorlend_tests::filled::{self, put};
 use tensorlend_tests::hand::Hand;
 use tensorlend_tests::keeper::Service;
-use tensorlend_tests::tree::{root, texts};
 use tensorlend_tests::{Agent, Daemon, PATIENCE, cold, eventually, everything, is_full, queued, skip, witness};
 
 /// Passages at which to kill: the first, and a later one. By default each crash point is tested at one of the two, in
@@ -116,6 +119,11 @@ fn is_releases(point: &str) -> bool {
 /// Returns true if only a client that starts a daemon passes the crash point, or the processes that it starts.
 fn is_starts(point: &str) -> bool {
     point.starts_with("start: ") || point.starts_with("background: ")
+}
+
+/// Returns true if only the processes of [`takeover`] pass the crash point.
+fn is_takeovers(point: &str) -> bool {
+    ["next: ", "resume: ", "store: "].iter().any(|kind| point.starts_with(kind))
 }
 
 /// Returns the number of turns that the bystander has done, and how many of them were consistent.
@@ -244,7 +252,10 @@ fn a_client_killed_at_any_place_leaves_nothing_behind_that_matters() {
     let Some(build) = Build::find() else { return };
     kill_at_each(
         &build,
-        |point| ![is_daemons, is_devices, is_releases, is_childs, is_starts].iter().any(|is_others| is_others(point)),
+        |point| {
+            let others = [is_daemons, is_devices, is_releases, is_childs, is_starts, is_takeovers];
+            !others.iter().any(|is_others| is_others(point))
+        },
         |number, point, passage| client_dies_at(&build, number, point, passage),
     );
 }
@@ -575,25 +586,4 @@ fn consume_all(client: &Client) -> (Vec<u64>, Vec<u64>) {
         }
     }
     (confirmed, unsure)
-}
-
-/// The code names every crash point exactly once, and `points` lists exactly these.
-#[test]
-fn every_place_in_the_code_is_listed() {
-    let mut found = Vec::new();
-    for folder in ["shm-layout/src", "os/src", "libclient/src", "daemon/src"] {
-        for text in texts(&root().join(folder), "rs").values() {
-            let calls = text.split("crash_point!(\"").skip(1);
-            found.extend(calls.filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())));
-        }
-    }
-    let listed = std::fs::read_to_string(root().join("shm-layout/src/crash.rs")).unwrap();
-    let listed = listed.split_once("POINTS: &[&str] = &[").unwrap().1.split_once("];").unwrap().0.to_owned();
-    let mut listed: Vec<String> = listed
-        .lines()
-        .filter_map(|line| Some(line.trim().strip_prefix('"')?.strip_suffix("\",")?.to_owned()))
-        .collect();
-    found.sort_unstable();
-    listed.sort_unstable();
-    assert_eq!(found, listed);
 }

@@ -245,9 +245,11 @@ impl Shell {
         if preserved.is_empty() {
             return;
         }
+        tensorlend_layout::crash_point!("next: memory adopted");
         for effect in self.core.restore(boottime_ns(), preserved) {
             self.perform(effect);
         }
+        tensorlend_layout::crash_point!("next: restored");
     }
 
     /// Sets the service manager's watchdog. The loop then notifies the watchdog regularly.

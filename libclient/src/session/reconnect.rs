@@ -100,12 +100,14 @@ impl Resume for Resuming {
         else {
             return Err(Error::Protocol { doing: DOING });
         };
+        tensorlend_layout::crash_point!("resume: welcomed");
         let found = identity(&directory)?;
         let mut file = lock(&self.file);
         if *file != found {
             map::replace(&self.view, &directory).map_err(Error::system(DOING))?;
             *file = found;
         }
+        tensorlend_layout::crash_point!("resume: directory replaced");
         link.set_layout(layout.version);
         if let Some(session) = &session {
             session.control.set_protocol(welcome.protocol);
@@ -114,6 +116,7 @@ impl Resume for Resuming {
             session.names().set_wakeup(wakeup);
         }
         acknowledge_on(socket, DOING)?;
+        tensorlend_layout::crash_point!("resume: acknowledged");
         // Until the new daemon receives this report, it regards this client as a holder of all device memory.
         #[cfg(feature = "cuda")]
         link.lendings.janitor.forget_pools();

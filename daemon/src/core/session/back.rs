@@ -106,6 +106,7 @@ impl Core {
         if role != Role::Reader {
             namespace.bindings.assert_claims(&mut namespace.context, back.client, &back.claims);
         }
+        tensorlend_layout::crash_point!("next: session continued");
         let directory = namespace.context.directory.mem();
         let lend = vec![(directory, Lending::Read), (directory, Lending::Wakeup)];
         let welcome = namespace.members.welcome(&self.env, &namespace.context, back.client);
