@@ -70,6 +70,8 @@ pub mod leases;
 pub mod limit;
 pub mod name;
 pub mod number;
+#[cfg(all(any(test, kani), not(loom)))]
+mod properties;
 pub mod publish;
 pub mod random;
 pub mod raw;

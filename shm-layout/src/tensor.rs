@@ -477,19 +477,6 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_sixteen_words_are_refused_or_safe(words in prop::array::uniform16(any::<u64>()), segment in 0u64..1 << 40) {
-            if let Ok(info) = SlotInfo::unpack(&words)
-                && info.check(info.generation, segment).is_ok()
-            {
-                prop_assert!(info.data_offset + info.data_bytes <= segment && info.data_offset % ALIGN == 0);
-                if !info.extended && info.kind == SlotKind::Tensor {
-                    let shape = &info.dims[..usize::from(info.ndim)];
-                    let _ = check_extent(info.dtype, shape, None, info.byte_offset, info.data_bytes);
-                }
-            }
-        }
-
-        #[test]
         fn a_summary_says_what_the_record_says(
             dims in prop::collection::vec(0u64..1 << 33, 0..5),
             places in prop::array::uniform3(any::<u64>()),
@@ -546,16 +533,6 @@ mod tests {
                     && check_extent(info.dtype, &info.dims[..usize::from(info.ndim)], None, 0, info.data_bytes).is_ok()
             });
             prop_assert_eq!(SlotInfo::check_summary(&summary, segment), slowly);
-        }
-
-        #[test]
-        fn any_summary_is_refused_or_safe(words in prop::array::uniform6(any::<u64>()), segment in 0u64..1 << 40) {
-            if let Some(Ok(info)) = SlotInfo::of_summary(&words, 7)
-                && info.check(7, segment).is_ok()
-            {
-                prop_assert!(info.kind == SlotKind::Tensor && !info.extended && info.next == SLOT_NONE);
-                prop_assert!(info.data_offset + info.data_bytes <= segment);
-            }
         }
 
         #[test]
