@@ -5,6 +5,8 @@
 //! is empty. A process under test installs a [hook](install). Each crash point that the process
 //! passes calls the hook with its number.
 
+use crate::word::Word;
+use std::cell::RefCell;
 use std::sync::OnceLock;
 
 /// The names of the crash points. A point's number is its index in this array. A child of a fork passes the points that
@@ -152,6 +154,41 @@ pub const POINTS: &[&str] = &[
 ];
 
 static HOOK: OnceLock<fn(usize)> = OnceLock::new();
+
+/// A store that changed a shared word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Store {
+    /// The address of the word.
+    pub at: usize,
+    /// The value before the store.
+    pub before: u64,
+}
+
+thread_local! {
+    /// The stores of this thread. `None`: nobody records them.
+    static STORES: RefCell<Option<Vec<Store>>> = const { RefCell::new(None) };
+}
+
+/// Begins to record the stores of this thread that change shared words.
+pub fn record_stores() {
+    STORES.set(Some(Vec::new()));
+}
+
+/// Ends the record of this thread. Returns the stores since [`record_stores`], in their order.
+pub fn take_stores() -> Vec<Store> {
+    STORES.take().unwrap_or_default()
+}
+
+/// Records a store of this thread that is about to change a word to `after`.
+pub fn record(word: &Word, after: impl FnOnce(u64) -> u64) {
+    STORES.with_borrow_mut(|stores| {
+        let Some(stores) = stores else { return };
+        let before = word.peek();
+        if after(before) != before {
+            stores.push(Store { at: core::ptr::from_ref(word).addr(), before });
+        }
+    });
+}
 
 /// Installs `hook`, which every later crash point calls. Only the first hook of a process is
 /// installed.

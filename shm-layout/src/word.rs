@@ -41,15 +41,27 @@ impl Word {
         self.0.load(Ordering::Relaxed)
     }
 
+    /// Records a store that is about to change the word to `after`, for tests. Does nothing without the feature
+    /// `crash-points`.
+    #[inline]
+    fn record(&self, after: impl FnOnce(u64) -> u64) {
+        #[cfg(feature = "crash-points")]
+        crate::crash::record(self, after);
+        #[cfg(not(feature = "crash-points"))]
+        let _ = after;
+    }
+
     /// Writer only: stores a value, and publishes everything that this thread stored before.
     #[inline]
     pub fn set(&self, value: u64) {
+        self.record(|_| value);
         self.0.store(value, Ordering::Release);
     }
 
     /// Writer only: stores a payload word that a later [`Word::set`] publishes.
     #[inline]
     pub fn put(&self, value: u64) {
+        self.record(|_| value);
         self.0.store(value, Ordering::Relaxed);
     }
 
@@ -57,6 +69,7 @@ impl Word {
     /// that another thread of the same process stored, so each value is retired exactly once.
     #[inline]
     pub fn swap(&self, value: u64) -> u64 {
+        self.record(|_| value);
         self.0.swap(value, Ordering::AcqRel)
     }
 
@@ -64,24 +77,28 @@ impl Word {
     /// ordering is that of [`Word::swap`].
     #[inline]
     pub fn replace(&self, before: u64, value: u64) -> bool {
+        self.record(|now| if now == before { value } else { now });
         self.0.compare_exchange(before, value, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     /// Writer only: sets the bits of `mask`. Returns the previous value.
     #[inline]
     pub fn set_bits(&self, mask: u64) -> u64 {
+        self.record(|now| now | mask);
         self.0.fetch_or(mask, Ordering::AcqRel)
     }
 
     /// Writer only: clears the bits of `mask`. Returns the previous value.
     #[inline]
     pub fn clear_bits(&self, mask: u64) -> u64 {
+        self.record(|now| now & !mask);
         self.0.fetch_and(!mask, Ordering::AcqRel)
     }
 
     /// Writer only: adds to a counter that several threads of the writer update.
     #[inline]
     pub fn add(&self, value: u64) -> u64 {
+        self.record(|now| now.wrapping_add(value));
         self.0.fetch_add(value, Ordering::AcqRel)
     }
 }

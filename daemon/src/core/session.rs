@@ -125,6 +125,7 @@ struct Asker {
 }
 
 /// The state machine of the daemon.
+#[derive(Debug)]
 pub struct Core {
     env: Env,
     conns: BTreeMap<ConnId, Conn>,
