@@ -58,7 +58,7 @@ impl Sim {
     }
 
     /// Delivers all packets in flight, until there are none.
-    fn settle(&mut self) {
+    pub fn settle(&mut self) {
         self.settle_as(true);
         self.check();
     }
@@ -150,7 +150,7 @@ impl Sim {
         }
     }
 
-    fn ask_plainly(&mut self, actor: usize, request: &Request, what: &str) -> Reply {
+    pub fn ask_plainly(&mut self, actor: usize, request: &Request, what: &str) -> Reply {
         self.tell(actor, request);
         for _ in 0..4 {
             self.settle_plainly();

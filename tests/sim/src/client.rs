@@ -60,6 +60,7 @@ pub struct CellInUse {
 }
 
 /// A segment of this client.
+#[derive(Debug)]
 pub struct Seg {
     pub segment: File,
     pub slots_file: File,
@@ -116,6 +117,7 @@ pub struct Getting {
 }
 
 /// A name that is claimed but not announced yet.
+#[derive(Debug)]
 pub struct Claim {
     pub hash: u64,
     pub key: String,
@@ -124,6 +126,7 @@ pub struct Claim {
 }
 
 /// A stream of which this client is the producer.
+#[derive(Debug)]
 pub struct OwnStream {
     pub ring: View,
     /// The stream's index in the directory, and its id.
@@ -144,7 +147,7 @@ impl OwnStream {
 }
 
 /// An honest client's private state.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Honest {
     pub asked: Option<Asked>,
     pub hello_sent: bool,

@@ -18,7 +18,10 @@ mod back;
 mod checks;
 mod cleanup;
 mod client;
+mod cuts;
 mod effects;
+#[cfg(feature = "crash-points")]
+pub mod explore;
 mod liar;
 mod packets;
 mod queues;
@@ -185,6 +188,11 @@ thread_local! {
 /// # Errors
 /// If an invariant does not hold, or the core panics.
 pub fn run(plan: Plan) -> Result<Done, Failure> {
+    guarded(plan.seed, || sim::Sim::new(plan).run())
+}
+
+/// Does work of this seed, and returns a panic within it as a failure.
+fn guarded<T>(seed: u64, work: impl FnOnce() -> T) -> Result<T, Failure> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let before = std::panic::take_hook();
@@ -202,9 +210,9 @@ pub fn run(plan: Plan) -> Result<Done, Failure> {
     });
     PANIC.set(Some(String::new()));
     TRACE.take();
-    let done = catch_unwind(AssertUnwindSafe(|| sim::Sim::new(plan).run()));
+    let done = catch_unwind(AssertUnwindSafe(work));
     let what = PANIC.take().unwrap_or_default();
-    done.map_err(|_| Failure { seed: plan.seed, what, trace: TRACE.take() })
+    done.map_err(|_| Failure { seed, what, trace: TRACE.take() })
 }
 
 /// Runs the schedule that these bytes select, for a fuzzer.

@@ -24,10 +24,35 @@ struct Args {
     /// Print the events of each schedule, also of those that pass: for one or two schedules.
     #[arg(long, env = "TENSORLEND_SIM_TRACE")]
     trace: bool,
+    /// Run no schedules, but explore every trace of small worlds: `quick`, `full`, or families with their depths and the
+    /// depth up to which two daemons are killed in a row, such as `names=3/1,lists=4/2,user-streams=3/0`.
+    #[cfg(feature = "crash-points")]
+    #[arg(long)]
+    exhaustive: Option<String>,
+}
+
+#[cfg(feature = "crash-points")]
+fn explore(which: &str, threads: usize) -> ExitCode {
+    for mut bounds in tensorlend_sim::explore::bounds(which) {
+        let begun = Instant::now();
+        bounds.threads = threads;
+        match tensorlend_sim::explore::explore(bounds) {
+            Ok(explored) => println!("{bounds} in {:.1} s: {explored:?}", begun.elapsed().as_secs_f64()),
+            Err(failure) => {
+                eprintln!("{failure}");
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    ExitCode::SUCCESS
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    #[cfg(feature = "crash-points")]
+    if let Some(which) = &args.exhaustive {
+        return explore(which, args.threads as usize);
+    }
     let begun = Instant::now();
     let next = AtomicU64::new(0);
     let work = || {

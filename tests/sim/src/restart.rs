@@ -10,7 +10,7 @@ use crate::sim::{File, Kind, Lent, Sim};
 use std::collections::BTreeMap;
 use tensorlend_daemon::core::label::{Label, Preserved};
 use tensorlend_daemon::core::settings::Settings;
-use tensorlend_daemon::core::{Core, Effect, Event, MemId};
+use tensorlend_daemon::core::{Core, Event, MemId};
 use tensorlend_layout::directory::{Directory, NameEntry};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::name::{KeyKind, is_item_of, parse};
@@ -22,12 +22,14 @@ use tensorlend_layout::word::{LifeWord, MemberState, OwnerWord, RangeWord, Word}
 const KILLS_PER_MILLE: u64 = 12;
 
 /// A client of a killed daemon.
+#[derive(Debug)]
 pub struct Away {
     /// Whether the next daemon must recognize the client, because the client has joined and reconnects in time.
     pub sure: bool,
 }
 
 /// The state of the present daemon's life, and the remains of the previous one.
+#[derive(Debug)]
 pub struct Life {
     /// Number of kills still to come.
     pub kills_left: u32,
@@ -225,9 +227,13 @@ impl Sim {
         if !heirlooms.is_empty() {
             let kept = heirlooms.iter().map(|(label, file)| self.inherit(label.clone(), *file)).collect();
             self.note_unheard(&heirlooms);
-            let effects: Vec<Effect> = self.core.restore(self.now_ns, kept);
+            let now_ns = self.now_ns;
+            let (effects, dies) = self.cut(|core| core.restore(now_ns, kept));
             for effect in effects {
                 self.perform(effect);
+            }
+            if dies {
+                return self.daemon_dies();
             }
             self.check_owner_words();
         }

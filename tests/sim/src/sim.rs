@@ -42,6 +42,7 @@ pub enum Kind {
 pub const PID_FIRST: u32 = 100;
 
 /// A file that a daemon created, or that a client sent.
+#[derive(Debug)]
 pub struct Mem {
     pub kind: Kind,
     pub bytes: u64,
@@ -68,6 +69,7 @@ impl Mem {
 }
 
 /// An order to the kernel that is not completed yet.
+#[derive(Debug)]
 pub enum Order {
     Create {
         mem: MemId,
@@ -105,6 +107,7 @@ pub enum Order {
     },
 }
 
+#[derive(Debug)]
 pub struct Packet {
     pub bytes: Vec<u8>,
     pub descriptors: usize,
@@ -122,6 +125,12 @@ pub struct Seat {
     pub leases: View,
 }
 
+impl std::fmt::Debug for Seat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?} in {:?}", self.welcome, self.directory_file)
+    }
+}
+
 impl Seat {
     pub fn number(&self) -> ClientNo {
         self.welcome.client
@@ -129,6 +138,7 @@ impl Seat {
 }
 
 /// A connection and its process.
+#[derive(Debug)]
 pub struct Actor {
     pub conn: ConnId,
     pub uid: u32,
@@ -179,6 +189,8 @@ pub struct Sim {
     /// The directories of open namespaces, as the daemon writes them.
     pub directories: BTreeMap<File, Directory>,
     pub life: crate::restart::Life,
+    /// The places at which the daemon can be killed within its steps. `None`: nobody counts them.
+    pub cuts: Option<crate::cuts::Cuts>,
     pub administrator: crate::reload::Administrator,
     pub disk: crate::spill::Disk,
     pub queues: crate::queues::Queues,
@@ -282,13 +294,19 @@ impl Sim {
         let brisk = rng.chance(75);
         let actors_max = 2 + rng.index(9);
         let life = crate::restart::Life::new(&mut rng);
-        let mut sim = Self {
+        let sim = Self::begin(plan, rng, settings, units, life);
+        Self { disk, poor, prompt, brisk, actors_max, ..sim }.started()
+    }
+
+    /// Returns a world whose daemon has not started, in which the kernel completes every order at once.
+    pub fn begin(plan: Plan, rng: Rng, settings: Settings, units: u32, life: crate::restart::Life) -> Self {
+        Self {
             plan,
             rng,
             core: Core::new(settings.clone()).with_units(units),
             units,
             administrator: crate::reload::Administrator::new(plan.seed, settings.clone()),
-            disk,
+            disk: crate::spill::Disk::new(plan.seed),
             queues: crate::queues::Queues::new(plan.seed),
             settings,
             now_ns: 1_000_000_000,
@@ -297,6 +315,7 @@ impl Sim {
             names: BTreeMap::new(),
             directories: BTreeMap::new(),
             life,
+            cuts: None,
             orders: Vec::new(),
             at_once: VecDeque::new(),
             actors: Vec::new(),
@@ -304,16 +323,20 @@ impl Sim {
             awaited: BTreeSet::new(),
             lent: BTreeMap::new(),
             members: BTreeMap::new(),
-            poor,
-            prompt,
-            brisk,
-            actors_max,
+            poor: 0,
+            prompt: true,
+            brisk: true,
+            actors_max: usize::MAX,
             fills: 0,
             step: 0,
             done: Done::default(),
-        };
-        sim.happen(Event::Start);
-        sim
+        }
+    }
+
+    /// The daemon starts.
+    pub fn started(mut self) -> Self {
+        self.happen(Event::Start);
+        self
     }
 
     /// Runs the schedule to its end.
@@ -351,14 +374,15 @@ impl Sim {
         self.keep_late();
         self.note(|| format!("event {event:?}"));
         self.done.events += 1;
-        let effects = self.core.step(self.now_ns, event);
+        let now_ns = self.now_ns;
+        let (effects, dies) = self.cut(|core| core.step(now_ns, event));
         // The effects of one event are bounded by the clients' resources, and these by the limits.
         assert!(effects.len() < 2000, "{} effects of one event", effects.len());
         let dies_after = self.life.dies_after.take();
         for effect in effects.into_iter().take(dies_after.unwrap_or(usize::MAX)) {
             self.perform(effect);
         }
-        if dies_after.is_some() {
+        if dies || dies_after.is_some() {
             self.daemon_dies();
         }
     }

@@ -7,7 +7,7 @@ use tensorlend_layout::catalogue::{Catalogue, RING};
 use tensorlend_layout::leases::{self, LeaseTable, Shard, reuse_fence, scan_fence};
 use tensorlend_layout::name::{item_key, list_key, stream_key};
 use tensorlend_layout::number::{CellNo, ClientNo, CursorNo, SlotNo};
-use tensorlend_layout::publish::overwrite;
+use tensorlend_layout::publish::{is_lasting, overwrite};
 use tensorlend_layout::wake::news_fence;
 use tensorlend_layout::wire::{Allocator, Hello, Policy, Request, encode};
 use tensorlend_layout::word::{Absorbed, Cell, LeaseWord, Member, MemberState, OwnerKind, Word};
@@ -118,10 +118,13 @@ impl Sim {
         }
     }
 
-    fn put(&mut self, actor: usize, h: &mut Honest, seat: &Seat) {
+    pub fn put(&mut self, actor: usize, h: &mut Honest, seat: &Seat) {
         let key = a_name(self.rng.next());
         let own = h.own.iter().find(|(_, o)| o.key.as_deref() == Some(&key) && o.owner_word.is_some() && !o.deleted);
-        if let Some((&cell, own)) = own {
+        let lasts = |(_, own): &(_, &CellInUse)| {
+            own.owner_word.is_some_and(|(entry, _)| is_lasting(&seat.directory.names[entry.index()].life))
+        };
+        if let Some((&cell, own)) = own.filter(lasts) {
             let (entry, owner_word) = own.owner_word.expect("seen above");
             let Some(new) = self.fill(h) else { return self.want_segment(actor, h) };
             let word = &seat.directory.names[entry.index()].owner_word;
@@ -165,7 +168,7 @@ impl Sim {
     }
 
     /// The first step of a publication without the daemon.
-    fn claim(&mut self, actor: usize, h: &mut Honest, seat: &Seat, key: String) {
+    pub fn claim(&mut self, actor: usize, h: &mut Honest, seat: &Seat, key: String) {
         let hash = seat.directory.hash(key.as_bytes());
         let words: &Catalogue = seat.catalogue.at(0).expect("long enough");
         let absorbed = Absorbed(seat.directory.members[seat.number().index()].absorbed.read());
@@ -193,7 +196,7 @@ impl Sim {
         self.actors[actor].honest = Some(h);
     }
 
-    fn conclude_claim(&mut self, actor: usize, h: &mut Honest, seat: &Seat) {
+    pub fn conclude_claim(&mut self, actor: usize, h: &mut Honest, seat: &Seat) {
         let Some(Claim { hash, key, cell, value }) = h.claiming.take() else { return };
         let words: &Catalogue = seat.catalogue.at(0).expect("long enough");
         if !self.is_free(seat, hash, key.as_bytes()) {
@@ -247,7 +250,7 @@ impl Sim {
         self.actors[actor].seat.as_ref()
     }
 
-    fn delete(&mut self, actor: usize, h: &mut Honest, seat: &Seat) {
+    pub fn delete(&mut self, actor: usize, h: &mut Honest, seat: &Seat) {
         let key = a_name(self.rng.next());
         let own =
             h.own.iter_mut().find(|(_, o)| o.key.as_deref() == Some(&key) && o.owner_word.is_some() && !o.deleted);
@@ -265,7 +268,7 @@ impl Sim {
     }
 
     /// The first step of a lease: reads the words that lead to a value, and stores the lease.
-    fn begin_get(&mut self, actor: usize, h: &mut Honest, seat: &Seat) {
+    pub fn begin_get(&mut self, actor: usize, h: &mut Honest, seat: &Seat) {
         if h.getting.is_some() {
             return;
         }
@@ -298,8 +301,14 @@ impl Sim {
         } else {
             a_name(self.rng.next()).into_bytes()
         };
-        let hash = d.hash(&key);
-        if let Some(found) = d.find(hash, &key).ok()?.filter(|f| f.owner_word.is_live()) {
+        self.find_value(seat, &key)
+    }
+
+    /// Returns the value of a key as a client finds it: its owner, its cell, and the words that lead to it.
+    pub fn find_value(&self, seat: &Seat, key: &[u8]) -> Option<(ClientNo, Cell, Route)> {
+        let d = &seat.directory;
+        let hash = d.hash(key);
+        if let Some(found) = d.find(hash, key).ok()?.filter(|f| f.owner_word.is_live()) {
             let (number, cell) = (found.owner_word.owner(), found.owner_word.cell());
             let owner = self.seat_of(seat, number)?;
             let value = Cell(cell_record(&owner.catalogue, cell)?.cell.read());
@@ -314,7 +323,7 @@ impl Sim {
                 let Some(record) = cell_record(&other.catalogue, cell) else { continue };
                 let name: Vec<u8> = record.name.iter().flat_map(|w| w.peek().to_le_bytes()).collect();
                 let value = Cell(record.cell.read());
-                if name.get(..record.name_bytes.peek() as usize) == Some(&key[..]) && value.is_value() {
+                if name.get(..record.name_bytes.peek() as usize) == Some(key) && value.is_value() {
                     return Some((number, value, Route::Announced { absorbed: waiting.absorbed.0, cell }));
                 }
             }
@@ -340,7 +349,7 @@ impl Sim {
     }
 
     /// The last step: checks whether the lease is valid, and records what it protects.
-    fn get_on(&mut self, h: &mut Honest, seat: &Seat) {
+    pub fn get_on(&mut self, h: &mut Honest, seat: &Seat) {
         let Some(getting) = h.getting.take() else { return };
         let word = lease_entry(&seat.leases, getting.entry);
         leases::lease_fence();
@@ -421,7 +430,7 @@ impl Sim {
     }
 
     /// Frees retired slots that nobody leases.
-    fn reclaim(&mut self, h: &mut Honest, seat: &Seat) {
+    pub fn reclaim(&mut self, h: &mut Honest, seat: &Seat) {
         scan_fence();
         let mut found: Vec<LeaseWord> = Vec::new();
         let me = seat.number();
@@ -450,7 +459,7 @@ impl Sim {
         }
     }
 
-    fn give_back(&mut self, actor: usize, h: &mut Honest) {
+    pub fn give_back(&mut self, actor: usize, h: &mut Honest) {
         if h.asked.is_some() {
             return;
         }
@@ -460,7 +469,7 @@ impl Sim {
         self.ask(actor, h, Asked::Return(base), &Request::ReturnSegment { base });
     }
 
-    fn housekeeping(&mut self, actor: usize, h: &mut Honest, seat: &Seat) {
+    pub fn housekeeping(&mut self, actor: usize, h: &mut Honest, seat: &Seat) {
         if self.rng.chance(50) {
             self.unmap(actor, h);
         }
@@ -500,7 +509,7 @@ impl Sim {
         }
     }
 
-    fn send_message(&mut self, actor: usize, h: &mut Honest, seat: &Seat) {
+    pub fn send_message(&mut self, actor: usize, h: &mut Honest, seat: &Seat) {
         let Some(stream) = &h.stream else {
             if h.asked.is_none() {
                 let name = a_collection(self.rng.next());
@@ -536,7 +545,7 @@ impl Sim {
         }
     }
 
-    fn append(&mut self, actor: usize, h: &mut Honest, seat: &Seat) {
+    pub fn append(&mut self, actor: usize, h: &mut Honest, seat: &Seat) {
         if h.asked.is_some() {
             return;
         }
