@@ -32,7 +32,7 @@ impl Sim {
             if !it.connected && !it.away && !before.contains_key(&at) {
                 continue;
             }
-            let was_away = it.away;
+            let (was_away, was_here) = (it.away, it.connected || it.away);
             (it.connected, it.read, it.owes, it.wakes) = (false, true, false, false);
             it.waits = false;
             it.outbox.clear();
@@ -44,7 +44,7 @@ impl Sim {
             let it = &mut self.actors[at];
             match &mut it.honest {
                 // A client that has not received its welcome is not a member.
-                Some(h) if !matches!(h.asked, Some(Asked::Hello)) && (it.away || !before.contains_key(&at)) => {
+                Some(h) if !matches!(h.asked, Some(Asked::Hello)) && (was_here || !before.contains_key(&at)) => {
                     it.away = true;
                     h.back = Back::Lost;
                     h.unsettled = true;

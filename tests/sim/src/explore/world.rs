@@ -15,7 +15,7 @@ use tensorlend_daemon::core::settings::{Mode, NamespaceLimits, NamespaceRule, Pa
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::name::{item_key, list_key, stream_key};
 use tensorlend_layout::number::CursorNo;
-use tensorlend_layout::wire::{CLAIM_BATCH_MAX, Hello, Policy, QueueReply, QueueRequest, Reply, Request};
+use tensorlend_layout::wire::{CLAIM_BATCH_MAX, Hello, Policy, QueueItem, QueueReply, QueueRequest, Reply, Request};
 use tensorlend_layout::word::{Cell, LifeWord, SubscriberWord};
 
 /// Number of clients.
@@ -549,7 +549,14 @@ impl World {
         let mut states = vec![self.model.clone()];
         for (a, op) in pending {
             let repeats = matches!(op, Op::Bind(..) | Op::Open(..) | Op::Subscribe(..) | Op::Done(..));
-            if repeats && !self.dead.contains(a) {
+            if self.dead.contains(a) {
+                continue;
+            }
+            let other = |state: &Model| state.streams.values().any(|stream| stream.producer != *a);
+            if matches!(op, Op::Open(..)) && states.iter().any(other) {
+                // The daemon refuses the stream of another producer that lives.
+                states = states.iter().flat_map(|state| state.around(op)).collect();
+            } else if repeats {
                 states = states.iter().map(|state| state.after(op)).collect();
             }
         }
@@ -602,11 +609,11 @@ impl World {
         }
     }
 
-    /// Returns the directory as the present daemon writes it, and a membership that reads it.
-    fn seat(&self) -> Seat {
-        let seat = self.sim.actors.iter().find_map(|it| it.seat.clone()).expect("they have joined");
-        let directory = self.sim.directories[&seat.directory_file].clone();
-        Seat { directory, ..seat }
+    /// Returns a membership that reads the directory as the present daemon writes it. `None`: the namespace has ended.
+    fn seat(&self) -> Option<Seat> {
+        let seat = self.sim.actors.iter().find_map(|it| it.seat.clone())?;
+        let directory = self.sim.directories.get(&seat.directory_file)?.clone();
+        Some(Seat { directory, ..seat })
     }
 
     fn value(&self, seat: &Seat, key: &[u8]) -> Option<Val> {
@@ -619,8 +626,8 @@ impl World {
         Some(val(owner, cell.0, life))
     }
 
-    fn items(&self, list: &str) -> Vec<(tensorlend_layout::wire::QueueItem, Val)> {
-        let seat = self.seat();
+    fn items(&self, list: &str) -> Vec<(QueueItem, Val)> {
+        let Some(seat) = self.seat() else { return Vec::new() };
         let d: &Directory = &seat.directory;
         let key = list_key(list);
         let Some(found) = d.find(d.hash(&key), &key).ok().flatten().filter(|found| found.owner_word.is_live()) else {
@@ -628,19 +635,19 @@ impl World {
         };
         let line = &d.lists[found.owner_word.cell().index()];
         let list = line.id.read();
-        let item = |number| Some((tensorlend_layout::wire::QueueItem { list, number }, self.value(&seat, &item_key(list, number))?));
+        let item = |number| Some((QueueItem { list, number }, self.value(&seat, &item_key(list, number))?));
         (0..line.end.read()).filter_map(item).collect()
     }
 
     fn item(&self, list: u64, number: u64) -> Option<Val> {
-        let seat = self.seat();
+        let seat = self.seat()?;
         let found = [a_collection(0), a_collection(1)].iter().flat_map(|list| self.items(list)).any(|(item, _)| item.list == list);
         self.value(&seat, &item_key(list, number)).filter(|_| found)
     }
 
     /// Returns all that a new client can find.
     pub fn visible(&self) -> Model {
-        let seat = self.seat();
+        let Some(seat) = self.seat() else { return Model::default() };
         let names = [0, 1].map(a_name);
         let names = names.into_iter().filter_map(|name| Some((name.clone(), self.value(&seat, name.as_bytes())?))).collect();
         let lists = [0, 1].map(a_collection).into_iter();
