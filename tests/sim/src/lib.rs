@@ -32,6 +32,7 @@ mod sim;
 mod spill;
 mod steps;
 
+pub use cuts::Words;
 pub use packets::packets;
 
 use std::cell::RefCell;
@@ -83,6 +84,10 @@ pub enum Flaw {
     ListsReadersLate,
     /// The daemon answers a request for an item with the latest claim that it has granted.
     GrantsAgain,
+    /// The daemon stores these words before all others of a step. The exhaustive search only.
+    StoresEarly(Words),
+    /// The daemon stores these words after all others of a step. The exhaustive search only.
+    StoresLate(Words),
 }
 
 /// Counters of a schedule.

@@ -14,7 +14,7 @@ mod state;
 mod world;
 
 use crate::cuts::Cuts;
-use crate::{Failure, guarded, note};
+use crate::{Failure, Flaw, Plan, guarded, note};
 use std::collections::HashSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -75,6 +75,8 @@ pub struct Bounds {
     /// Whether the daemon runs in user mode, in which the next daemon continues with a copy of the directory.
     pub user_mode: bool,
     pub threads: usize,
+    /// A deliberate fault.
+    pub flaw: Option<Flaw>,
 }
 
 impl std::fmt::Display for Bounds {
@@ -103,7 +105,7 @@ pub fn bounds(which: &str) -> Vec<Bounds> {
         let user_mode = family.starts_with("user-");
         let family = family.trim_start_matches("user-");
         let family = Family::ALL.into_iter().find(|it| format!("{it:?}").eq_ignore_ascii_case(family))?;
-        Some(Bounds { family, depth: depth.parse().ok()?, twice: twice.parse().ok()?, user_mode, threads: 1 })
+        Some(Bounds { family, depth: depth.parse().ok()?, twice: twice.parse().ok()?, user_mode, threads: 1, flaw: None })
     };
     which.split(',').map(|text| one(text).unwrap_or_else(|| panic!("{text:?} is not such as names=3/1"))).collect()
 }
@@ -202,7 +204,7 @@ pub fn explore(bounds: Bounds) -> Result<Explored, Failure> {
 impl Search {
     fn begin(&self, trace: bool) -> World {
         let mode = if self.bounds.user_mode { Mode::User } else { Mode::System };
-        World::new(mode, 2, trace)
+        World::new(Plan { trace, flaw: self.bounds.flaw, ..Plan::new(0) }, mode)
     }
 
     /// Runs a trace. Returns the world, and the number of places of the last step (`.0`) and of the restart within it (`.1`).
@@ -211,6 +213,9 @@ impl Search {
         let mut world = self.begin(show);
         let (mut places, mut of_restart) = (0, 0);
         for (number, step) in trace.iter().enumerate() {
+            let last = number + 1 == trace.len();
+            // The earlier steps have been checked as those of shorter traces.
+            world.sim.step = u32::from(!last);
             if show {
                 note(format!("-- step {number}: {step:?}"));
             }
@@ -223,12 +228,12 @@ impl Search {
             if !world.sim.life.is_gone {
                 world.sim.daemon_dies();
             }
-            let last = number + 1 == trace.len();
-            if last && kill.again.is_none() && !is_new(world.fingerprint() ^ u64::from(kill.with_client)) {
+            let is_new = |dead| !last || is_new(dead);
+            if kill.again.is_none() && !is_new(world.fingerprint() ^ u64::from(kill.with_client)) {
                 return None;
             }
             let died = step.choice.client().filter(|_| kill.with_client);
-            of_restart = world.recovers(died, kill.again);
+            of_restart = world.recovers(died, kill.again, &is_new)?;
         }
         Some((world, places, of_restart))
     }
@@ -304,7 +309,7 @@ impl Search {
                 return;
             }
             let kill = Kill { again: Some(again), ..kill };
-            let Some((world, ..)) = self.run(node, step(kill), &|_| true) else { return };
+            let Some((world, ..)) = self.run(node, step(kill), &is_new) else { continue };
             self.deaths.fetch_add(2, Ordering::Relaxed);
             self.restarts.fetch_add(2, Ordering::Relaxed);
             self.reached(node, step(kill), world);

@@ -22,6 +22,8 @@ use tensorlend_layout::word::{Cell, LifeWord, SubscriberWord};
 pub const CLIENTS: usize = 2;
 /// A seed without an administrator who changes limits.
 const SEED: u64 = 0;
+/// log2 of the slots of a client's first segment.
+const SLOTS_LOG2: u8 = 2;
 /// Time to live of a name that expires.
 const TTL_NS: u64 = 1_000_000_000;
 /// Time within which a daemon has ended all that its clients' deaths end.
@@ -162,11 +164,10 @@ fn settings(mode: Mode) -> Settings {
 }
 
 impl World {
-    /// Returns a world in which both clients have joined and have a segment of `1 << slots_log2` slots.
-    pub fn new(mode: Mode, slots_log2: u8, trace: bool) -> Self {
+    /// Returns a world in which both clients have joined and have a segment.
+    pub fn new(plan: Plan, mode: Mode) -> Self {
         let mut life = Life::new(&mut Rng::new(SEED));
         (life.keeper, life.kills_left) = (true, 0);
-        let plan = Plan { trace, ..Plan::new(SEED) };
         let mut sim = Sim::begin(plan, Rng::new(SEED), settings(mode), UNITS, life).started();
         sim.disk.settings = None;
         let mut it = Self { sim, model: Model::default(), ops: BTreeMap::new(), answered: BTreeSet::new(), dead: BTreeSet::new() };
@@ -179,7 +180,7 @@ impl World {
             it.sim.ask(actor, &mut h, Asked::Hello, &Request::Hello(Hello { namespace: Some("lab".into()), ..hello() }));
             it.sim.actors[actor].honest = Some(h);
             it.sim.settle();
-            let segment = Request::Segment { bytes: SEGMENT, slots_log2 };
+            let segment = Request::Segment { bytes: SEGMENT, slots_log2: SLOTS_LOG2 };
             it.client(actor, |w, h, _| {
                 w.ask(actor, h, Asked::Segment, &segment, Op::Nothing);
                 true
@@ -510,7 +511,13 @@ impl World {
 
     /// Another daemon begins, after one that was killed, and is perhaps killed within its start at `second`. Returns the
     /// number of places at which it can be killed. `died`: the client whose process has ended, too.
-    pub fn recovers(&mut self, died: Option<usize>, second: Option<usize>) -> usize {
+    /// `None`: `is_new` returns false for the world in which both are dead.
+    pub fn recovers(
+        &mut self,
+        died: Option<usize>,
+        second: Option<usize>,
+        is_new: &dyn Fn(u64) -> bool,
+    ) -> Option<usize> {
         if let Some(a) = died {
             let op = self.ops.get(&a).cloned();
             self.dies(a);
@@ -527,25 +534,26 @@ impl World {
             states = states.iter().flat_map(|state| state.around(op)).collect();
         }
         if self.sim.life.is_gone {
+            if !is_new(self.fingerprint()) {
+                return None;
+            }
             self.sim.daemon_begins();
         }
         self.sees(&states, &format!("after a kill within {pending:?}"));
-        self.returns(&pending);
-        self.sim.cuts.take().map_or(0, |cuts| cuts.passed)
+        self.sim.settle();
+        if self.sim.life.is_gone {
+            if !is_new(self.fingerprint()) {
+                return None;
+            }
+            self.sim.daemon_begins();
+            self.sim.settle();
+        }
+        self.have_returned(&pending);
+        self.sim.cuts.take().map(|cuts| cuts.passed)
     }
 
-    /// The clients return, and repeat their requests.
-    fn returns(&mut self, pending: &[(usize, Op)]) {
-        // The kill may come within the settling, which then ends early.
-        loop {
-            if self.sim.life.is_gone {
-                self.sim.daemon_begins();
-            }
-            self.sim.settle();
-            if !self.sim.life.is_gone {
-                break;
-            }
-        }
+    /// The clients have returned, and repeated their requests.
+    fn have_returned(&mut self, pending: &[(usize, Op)]) {
         let mut states = vec![self.model.clone()];
         for (a, op) in pending {
             let repeats = matches!(op, Op::Bind(..) | Op::Open(..) | Op::Subscribe(..) | Op::Done(..));
