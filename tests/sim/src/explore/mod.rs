@@ -26,6 +26,8 @@ use world::{CLIENTS, Choice, World};
 pub enum Family {
     /// Names: publications of all kinds, lifetimes, deletions, renames.
     Names,
+    /// Renames of names whose owner has ended, the most that a few choices allow.
+    Renames,
     /// Lists and queues.
     Lists,
     /// Streams.
@@ -38,7 +40,7 @@ pub enum Family {
 
 impl Family {
     /// All families.
-    pub const ALL: [Self; 5] = [Self::Names, Self::Lists, Self::Streams, Self::Memory, Self::All];
+    pub const ALL: [Self; 6] = [Self::Names, Self::Renames, Self::Lists, Self::Streams, Self::Memory, Self::All];
 
     fn of_client(self, a: usize) -> Vec<Choice> {
         use Choice::*;
@@ -51,6 +53,7 @@ impl Family {
         let memory = [Grow(a), GrowFails(a), Shrink(a), Lease(a, 0)];
         match self {
             Self::Names => [&names[..], &[Tend(a), Dies(a)]].concat(),
+            Self::Renames => vec![Put(a, 0), Put(a, 1), Rename(a), Dies(a)],
             Self::Lists => [&lists[..], &queues, &[Dies(a)]].concat(),
             Self::Streams => [&streams[..], &[Put(a, 0), Dies(a)]].concat(),
             Self::Memory => [&memory[..], &[Put(a, 0), Delete(a, 0), Tend(a), Dies(a)]].concat(),

@@ -38,7 +38,6 @@ pub struct Stream {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Model {
     pub names: BTreeMap<String, Val>,
-    /// Lists with items. A list without items may end at a restart.
     pub lists: BTreeMap<String, Vec<Val>>,
     pub streams: BTreeMap<String, Stream>,
 }
@@ -100,6 +99,8 @@ impl Model {
             Op::Rename(from, to) => self.names.get(from).map(|val| self.after(&Op::Bind(to.clone(), *val))),
             // The former stream of this name ends before the new one has a ring.
             Op::Open(name, _) => Some(self.after(&Op::StreamDelete(name.clone()))),
+            // The list exists before its first item.
+            Op::Append(list, _) => Some(self.after(&Op::Append(list.clone(), Vec::new()))),
             _ => None,
         };
         [self.clone(), self.after(op)].into_iter().chain(between).collect()
@@ -135,9 +136,10 @@ impl Model {
         let names = seen.names.iter().all(|(name, val)| self.names.get(name).is_some_and(|own| own.is(val)))
             && self.names.iter().all(|(name, val)| seen.names.contains_key(name) || ends(val));
         let none = Vec::new();
-        let lists = self.lists.keys().chain(seen.lists.keys()).all(|list| {
+        // A list that has only had ephemeral items ends with the last of them.
+        let lists = seen.lists.keys().all(|list| self.lists.contains_key(list));
+        let lists = lists && self.lists.iter().all(|(list, own)| {
             let mut found = seen.lists.get(list).unwrap_or(&none).iter().peekable();
-            let own = self.lists.get(list).unwrap_or(&none);
             own.iter().all(|item| found.next_if(|it| it.is(item)).is_some() || ends(item)) && found.peek().is_none()
         });
         let like = |own: &Stream, it: &Stream| {

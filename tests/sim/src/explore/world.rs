@@ -16,7 +16,7 @@ use tensorlend_layout::directory::Directory;
 use tensorlend_layout::name::{item_key, list_key, stream_key};
 use tensorlend_layout::number::CursorNo;
 use tensorlend_layout::wire::{CLAIM_BATCH_MAX, Hello, Policy, QueueItem, QueueReply, QueueRequest, Reply, Request};
-use tensorlend_layout::word::{Cell, LifeWord, SubscriberWord};
+use tensorlend_layout::word::{Cell, LifeWord, OwnerKind, OwnerWord, SubscriberWord};
 
 /// Number of clients.
 pub const CLIENTS: usize = 2;
@@ -569,6 +569,21 @@ impl World {
             }
         }
         self.sees(&states, &format!("after a kill within {pending:?}, when the clients have returned,"));
+        self.has_no_remains();
+    }
+
+    /// Checks that the restart has left no reserved name, and no segment that its owner does not know.
+    fn has_no_remains(&self) {
+        let Some(seat) = self.seat() else { return };
+        for (entry, line) in seat.directory.entries() {
+            let is_reserved = OwnerWord(line.owner_word.read()).kind() == OwnerKind::Reserved;
+            assert!(!is_reserved || !self.ops.is_empty(), "entry {entry} is reserved for no request");
+        }
+        for &(_, number, base) in self.sim.lent.keys() {
+            let actor = self.sim.members[&(seat.directory_file, number)];
+            let h = self.sim.actors[actor].honest.as_ref().filter(|h| self.is_here(actor) && h.asked.is_none());
+            assert!(h.is_none_or(|h| h.segments.contains_key(&base)), "client {actor} does not know its segment {base}");
+        }
     }
 
     /// All values that must end have ended, every client gets its responses, a new client gets all the items of the queues
@@ -588,6 +603,8 @@ impl World {
         let left = |val: &Val| self.ends(val);
         assert!(!self.model.names.values().any(left), "names have not ended: {:?}", self.model);
         assert!(!self.model.lists.values().flatten().any(left), "items have not ended: {:?}", self.model);
+        let idle = |stream: &Stream| self.dead.contains(&stream.producer) && self.dead.is_superset(&stream.subscribers);
+        assert!(!self.model.streams.values().any(idle), "a stream has not ended: {:?}", self.model);
         self.sim.faults_stop();
         self.drains();
         self.sim.clean_up();
@@ -604,7 +621,7 @@ impl World {
             self.sim.actors[..CLIENTS].iter().flat_map(|it| it.honest.iter().filter(|_| it.connected)).flat_map(|h| &h.claims).map(|claim| claim.item).collect();
         for list in [a_collection(0), a_collection(1)] {
             let waiting: Vec<u64> =
-                self.items(&list).into_iter().filter(|(item, _)| !claimed.contains(item)).map(|(item, _)| item.number).collect();
+                self.items(&list).into_iter().flatten().filter(|(item, _)| !claimed.contains(item)).map(|(item, _)| item.number).collect();
             let max = CLAIM_BATCH_MAX as u8;
             let claim = Request::Queue(QueueRequest::Claim { list: list.clone(), done: Vec::new(), max, wait: false });
             let reply = self.sim.ask_plainly(actor, &claim, "items");
@@ -634,22 +651,21 @@ impl World {
         Some(val(owner, cell.0, life))
     }
 
-    fn items(&self, list: &str) -> Vec<(QueueItem, Val)> {
-        let Some(seat) = self.seat() else { return Vec::new() };
+    /// Returns the items of a list, if it exists.
+    fn items(&self, list: &str) -> Option<Vec<(QueueItem, Val)>> {
+        let seat = self.seat()?;
         let d: &Directory = &seat.directory;
         let key = list_key(list);
-        let Some(found) = d.find(d.hash(&key), &key).ok().flatten().filter(|found| found.owner_word.is_live()) else {
-            return Vec::new();
-        };
+        let found = d.find(d.hash(&key), &key).ok().flatten().filter(|found| found.owner_word.is_live())?;
         let line = &d.lists[found.owner_word.cell().index()];
         let list = line.id.read();
         let item = |number| Some((QueueItem { list, number }, self.value(&seat, &item_key(list, number))?));
-        (0..line.end.read()).filter_map(item).collect()
+        Some((0..line.end.read()).filter_map(item).collect())
     }
 
     fn item(&self, list: u64, number: u64) -> Option<Val> {
         let seat = self.seat()?;
-        let found = [a_collection(0), a_collection(1)].iter().flat_map(|list| self.items(list)).any(|(item, _)| item.list == list);
+        let found = [a_collection(0), a_collection(1)].iter().filter_map(|list| self.items(list)).flatten().any(|(item, _)| item.list == list);
         self.value(&seat, &item_key(list, number)).filter(|_| found)
     }
 
@@ -659,8 +675,8 @@ impl World {
         let names = [0, 1].map(a_name);
         let names = names.into_iter().filter_map(|name| Some((name.clone(), self.value(&seat, name.as_bytes())?))).collect();
         let lists = [0, 1].map(a_collection).into_iter();
-        let lists = lists.map(|list| (list.clone(), self.items(&list).into_iter().map(|(_, val)| val).collect::<Vec<_>>()));
-        let lists = lists.filter(|(_, items)| !items.is_empty()).collect();
+        let lists = lists.filter_map(|list| Some((list.clone(), self.items(&list)?.into_iter().map(|(_, val)| val).collect())));
+        let lists = lists.collect();
         let streams = self.stream(&seat).map(|stream| (a_collection(0), stream)).into_iter().collect();
         Model { names, lists, streams }
     }
