@@ -2,9 +2,10 @@
 //! same shared words as a real client; between two of its steps anything else may happen.
 
 use crate::back::Back;
-use crate::sim::{File, Sim};
+use crate::sim::{File, Seat, Sim};
 use std::collections::BTreeMap;
 use tensorlend_daemon::core::Lending;
+use tensorlend_layout::announce::Waiting;
 use tensorlend_layout::catalogue::{Catalogue, CellRecord, FIRST_CELLS, SlotRecord};
 use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::number::{CellNo, ClientNo, EntryNo, SlotNo, StreamLine};
@@ -331,6 +332,33 @@ impl Sim {
             }
             _ => {}
         }
+    }
+
+    /// Returns the value of a key as a client finds it: its owner, its cell, and the words that lead to it.
+    pub fn find_value(&self, seat: &Seat, key: &[u8]) -> Option<(ClientNo, Cell, Route)> {
+        let d = &seat.directory;
+        let hash = d.hash(key);
+        if let Some(found) = d.find(hash, key).ok()?.filter(|f| f.owner_word.is_live()) {
+            let (number, cell) = (found.owner_word.owner(), found.owner_word.cell());
+            let owner = self.seat_of(seat, number)?;
+            let value = Cell(cell_record(&owner.catalogue, cell)?.cell.read());
+            let route = Route::OwnerWord { entry: found.entry, owner_word: found.owner_word.0, cell };
+            return value.is_value().then_some((number, value, route));
+        }
+        for number in d.announcers() {
+            let Some(other) = self.seat_of(seat, number) else { continue };
+            let words: &Catalogue = other.catalogue.at(0).expect("long enough");
+            let Ok(Some(waiting)) = Waiting::read(words, &d.members[number.index()].absorbed) else { continue };
+            for cell in waiting.cells(hash) {
+                let Some(record) = cell_record(&other.catalogue, cell) else { continue };
+                let name: Vec<u8> = record.name.iter().flat_map(|w| w.peek().to_le_bytes()).collect();
+                let value = Cell(record.cell.read());
+                if name.get(..record.name_bytes.peek() as usize) == Some(key) && value.is_value() {
+                    return Some((number, value, Route::Announced { absorbed: waiting.absorbed.0, cell }));
+                }
+            }
+        }
+        None
     }
 
     /// The daemon took these cells over: their names no longer refer to the values.

@@ -245,7 +245,7 @@ impl Sim {
     }
 
     /// Returns the membership of a member of this namespace, live or ended.
-    fn seat_of(&self, seat: &Seat, number: ClientNo) -> Option<&Seat> {
+    pub fn seat_of(&self, seat: &Seat, number: ClientNo) -> Option<&Seat> {
         let &actor = self.members.get(&(seat.directory_file, number))?;
         self.actors[actor].seat.as_ref()
     }
@@ -302,33 +302,6 @@ impl Sim {
             a_name(self.rng.next()).into_bytes()
         };
         self.find_value(seat, &key)
-    }
-
-    /// Returns the value of a key as a client finds it: its owner, its cell, and the words that lead to it.
-    pub fn find_value(&self, seat: &Seat, key: &[u8]) -> Option<(ClientNo, Cell, Route)> {
-        let d = &seat.directory;
-        let hash = d.hash(key);
-        if let Some(found) = d.find(hash, key).ok()?.filter(|f| f.owner_word.is_live()) {
-            let (number, cell) = (found.owner_word.owner(), found.owner_word.cell());
-            let owner = self.seat_of(seat, number)?;
-            let value = Cell(cell_record(&owner.catalogue, cell)?.cell.read());
-            let route = Route::OwnerWord { entry: found.entry, owner_word: found.owner_word.0, cell };
-            return value.is_value().then_some((number, value, route));
-        }
-        for number in d.announcers() {
-            let Some(other) = self.seat_of(seat, number) else { continue };
-            let words: &Catalogue = other.catalogue.at(0).expect("long enough");
-            let Ok(Some(waiting)) = Waiting::read(words, &d.members[number.index()].absorbed) else { continue };
-            for cell in waiting.cells(hash) {
-                let Some(record) = cell_record(&other.catalogue, cell) else { continue };
-                let name: Vec<u8> = record.name.iter().flat_map(|w| w.peek().to_le_bytes()).collect();
-                let value = Cell(record.cell.read());
-                if name.get(..record.name_bytes.peek() as usize) == Some(key) && value.is_value() {
-                    return Some((number, value, Route::Announced { absorbed: waiting.absorbed.0, cell }));
-                }
-            }
-        }
-        None
     }
 
     fn look_up_message(&mut self, seat: &Seat) -> Option<(ClientNo, Cell, Route)> {

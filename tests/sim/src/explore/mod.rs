@@ -9,17 +9,20 @@
 //! microseconds. It is a search in breadth over hashed states, not `stateright`: that library needs states that can be
 //! cloned and compared, and would hold one whole world for each.
 
+mod clients;
 mod model;
 mod state;
+mod visible;
 mod world;
 
 use crate::cuts::Cuts;
 use crate::{Failure, Flaw, Plan, guarded, note};
+use clients::Choice;
 use std::collections::HashSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use tensorlend_daemon::core::settings::Mode;
-use world::{CLIENTS, Choice, World};
+use world::{CLIENTS, World};
 
 /// A part of the choices. The traces of one family are explored together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,9 +46,20 @@ impl Family {
     pub const ALL: [Self; 6] = [Self::Names, Self::Renames, Self::Lists, Self::Streams, Self::Memory, Self::All];
 
     fn of_client(self, a: usize) -> Vec<Choice> {
-        use Choice::*;
-        let names =
-            [Put(a, 0), Put(a, 1), Announce(a, 0), Ephemeral(a, 0), Ephemeral(a, 1), Expiring(a, 0), Delete(a, 0), Rename(a)];
+        use Choice::{
+            Announce, Append, AppendEphemeral, Claim, Delete, Dies, Done, Ephemeral, Expiring, GiveBack, Grow, GrowFails,
+            Lease, ListDelete, ListRename, Open, Put, Rename, Send, Shrink, StreamDelete, Subscribe, Tend,
+        };
+        let names = [
+            Put(a, 0),
+            Put(a, 1),
+            Announce(a, 0),
+            Ephemeral(a, 0),
+            Ephemeral(a, 1),
+            Expiring(a, 0),
+            Delete(a, 0),
+            Rename(a),
+        ];
         let lists =
             [Append(a, 0, 1), Append(a, 0, 2), Append(a, 1, 1), AppendEphemeral(a, 0), ListRename(a), ListDelete(a, 0)];
         let queues = [Claim(a), Done(a), GiveBack(a)];
@@ -63,7 +77,7 @@ impl Family {
 
     fn choices(self) -> Vec<Choice> {
         let clients = (0..CLIENTS).flat_map(|a| self.of_client(a));
-        clients.chain([Choice::Kernel, Choice::Alarm, Choice::Later]).collect()
+        clients.chain([Choice::Kernel, Choice::KernelFails, Choice::Alarm, Choice::Later]).collect()
     }
 }
 
@@ -108,7 +122,14 @@ pub fn bounds(which: &str) -> Vec<Bounds> {
         let user_mode = family.starts_with("user-");
         let family = family.trim_start_matches("user-");
         let family = Family::ALL.into_iter().find(|it| format!("{it:?}").eq_ignore_ascii_case(family))?;
-        Some(Bounds { family, depth: depth.parse().ok()?, twice: twice.parse().ok()?, user_mode, threads: 1, flaw: None })
+        Some(Bounds {
+            family,
+            depth: depth.parse().ok()?,
+            twice: twice.parse().ok()?,
+            user_mode,
+            threads: 1,
+            flaw: None,
+        })
     };
     which.split(',').map(|text| one(text).unwrap_or_else(|| panic!("{text:?} is not such as names=3/1"))).collect()
 }

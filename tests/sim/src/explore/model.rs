@@ -138,10 +138,11 @@ impl Model {
         let none = Vec::new();
         // A list that has only had ephemeral items ends with the last of them.
         let lists = seen.lists.keys().all(|list| self.lists.contains_key(list));
-        let lists = lists && self.lists.iter().all(|(list, own)| {
-            let mut found = seen.lists.get(list).unwrap_or(&none).iter().peekable();
-            own.iter().all(|item| found.next_if(|it| it.is(item)).is_some() || ends(item)) && found.peek().is_none()
-        });
+        let lists = lists
+            && self.lists.iter().all(|(list, own)| {
+                let mut found = seen.lists.get(list).unwrap_or(&none).iter().peekable();
+                own.iter().all(|item| found.next_if(|it| it.is(item)).is_some() || ends(item)) && found.peek().is_none()
+            });
         let like = |own: &Stream, it: &Stream| {
             (own.producer, &own.messages) == (it.producer, &it.messages)
                 && it.subscribers.is_subset(&own.subscribers)
