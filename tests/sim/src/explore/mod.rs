@@ -47,8 +47,8 @@ impl Family {
 
     fn of_client(self, a: usize) -> Vec<Choice> {
         use Choice::{
-            Announce, Append, AppendEphemeral, Claim, Delete, Dies, Done, Ephemeral, Expiring, GiveBack, Grow, GrowFails,
-            Lease, ListDelete, ListRename, Open, Put, Rename, Send, Shrink, StreamDelete, Subscribe, Tend,
+            Announce, Append, AppendEphemeral, Claim, Delete, Dies, Done, Ephemeral, Expiring, GiveBack, Grow,
+            GrowFails, Lease, ListDelete, ListRename, Open, Put, Rename, Send, Shrink, StreamDelete, Subscribe, Tend,
         };
         let names = [
             Put(a, 0),
@@ -103,8 +103,9 @@ impl std::fmt::Display for Bounds {
     }
 }
 
-const QUICK: &str = "names=2/1,lists=2/1,streams=2/1,memory=2/1,all=1/1";
-const FULL: &str = "names=3/1,lists=3/1,streams=3/2,memory=3/1,all=2/1";
+const QUICK: &str = "names=2/1,renames=3/0,lists=2/1,streams=2/1,memory=2/1,user-all=1/0";
+const FULL: &str = "names=3/1,renames=4/1,lists=3/1,streams=3/2,memory=3/1,all=2/1,\
+    user-names=2/1,user-lists=2/1,user-streams=2/1,user-memory=2/1";
 
 /// Returns the bounds of searches: `quick`, `full`, or families with their depths, such as `names=3/1,user-lists=2/0`.
 ///

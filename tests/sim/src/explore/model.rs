@@ -101,6 +101,12 @@ impl Model {
             Op::Open(name, _) => Some(self.after(&Op::StreamDelete(name.clone()))),
             // The list exists before its first item.
             Op::Append(list, _) => Some(self.after(&Op::Append(list.clone(), Vec::new()))),
+            // The former subscription of this cursor ends before the new one begins.
+            Op::Subscribe(_, actor) => {
+                let mut between = self.clone();
+                between.streams.values_mut().for_each(|stream| stream.subscribers.retain(|it| it != actor));
+                Some(between)
+            }
             _ => None,
         };
         [self.clone(), self.after(op)].into_iter().chain(between).collect()
