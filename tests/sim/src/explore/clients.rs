@@ -120,6 +120,8 @@ impl World {
             && (it.wakes || it.read && !it.outbox.is_empty())
         {
             self.sim.deliver(a);
+            // In the order in which the daemon answers.
+            self.notes_answers();
         }
     }
 

@@ -103,7 +103,8 @@ impl std::fmt::Display for Bounds {
     }
 }
 
-const QUICK: &str = "names=2/1,renames=3/0,lists=2/1,streams=2/1,memory=2/1,user-all=1/0";
+const QUICK: &str =
+    "names=2/0,names=1/1,renames=3/0,lists=2/0,lists=1/1,streams=2/1,memory=2/0,memory=1/1,user-all=1/0";
 const FULL: &str = "names=3/1,renames=4/1,lists=3/1,streams=3/2,memory=3/1,all=2/1,\
     user-names=2/1,user-lists=2/1,user-streams=2/1,user-memory=2/1";
 

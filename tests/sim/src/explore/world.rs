@@ -186,8 +186,8 @@ impl World {
     }
 
     /// The model has the effects of all requests that the daemon has answered.
-    fn notes_answers(&mut self) {
-        for a in 0..CLIENTS {
+    pub fn notes_answers(&mut self) {
+        for a in 0..CLIENTS.min(self.sim.actors.len()) {
             let it = &self.sim.actors[a];
             let Some((reply, _)) = it.inbox.front() else { continue };
             if self.answered.insert(a) {
@@ -270,9 +270,13 @@ impl World {
             if self.dead.contains(a) {
                 continue;
             }
-            let other = |state: &Model| state.streams.values().any(|stream| stream.producer != *a);
-            if matches!(op, Op::Open(..)) && states.iter().any(other) {
-                // The daemon refuses the stream of another producer that lives.
+            // The daemon refuses the stream of another producer that lives, and a stream without a producer that has its ring.
+            let other = |stream: &Stream| match op {
+                Op::Open(..) => stream.producer != *a,
+                _ => self.dead.contains(&stream.producer),
+            };
+            let may_be_refused = matches!(op, Op::Open(..) | Op::Subscribe(..));
+            if may_be_refused && states.iter().flat_map(|state| state.streams.values()).any(other) {
                 states = states.iter().flat_map(|state| state.around(op)).collect();
             } else if repeats {
                 states = states.iter().map(|state| state.after(op)).collect();
