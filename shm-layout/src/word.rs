@@ -48,7 +48,7 @@ impl Word {
         #[cfg(feature = "crash-points")]
         crate::crash::record(self, after);
         #[cfg(not(feature = "crash-points"))]
-        let _ = after;
+        let _ = (self, after);
     }
 
     /// Writer only: stores a value, and publishes everything that this thread stored before.

@@ -14,6 +14,7 @@ use tensorlend_layout::word::Word;
 
 /// A count of the places that the daemon has passed, and the place at which it is killed.
 #[derive(Clone, Copy, Debug, Default)]
+#[cfg_attr(not(feature = "crash-points"), expect(dead_code, reason = "only builds with crash points count stores"))]
 pub struct Cuts {
     pub passed: usize,
     pub at: Option<usize>,
