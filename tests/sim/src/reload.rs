@@ -1,11 +1,14 @@
-//! An administrator who changes limits while clients are connected. Clients keep everything they have; usage above a
+//! The settings of a world, and an administrator who changes limits while clients are connected. Clients keep everything they have; usage above a
 //! limit may only fall.
 
 use crate::rng::Rng;
-use crate::sim::{SEGMENT, Sim};
+use crate::sim::{DEVICE, SEGMENT, Sim};
+use std::collections::BTreeMap;
 use tensorlend_daemon::core::Event;
-use tensorlend_daemon::core::settings::Settings;
-use tensorlend_layout::wire::Stat;
+use tensorlend_daemon::core::settings::{
+    DeviceSettings, Mode, NamespaceLimits, NamespaceRule, Payer, Principal, Settings,
+};
+use tensorlend_layout::wire::{Allocator, Stat};
 
 /// Percentage of worlds with an administrator.
 const WORLDS: u64 = 30;
@@ -84,5 +87,61 @@ impl Sim {
         // Administrators' sessions come in beyond the limits, and what they had counts until it is quiescent.
         let sheets_hold = !self.settings.administrators.is_empty() || stat.bytes_sheets <= it.sheets_max;
         stat.pool_bytes <= it.segments_max && sheets_hold
+    }
+}
+
+/// Returns random settings.
+pub fn settings(rng: &mut Rng) -> Settings {
+    let limits = NamespaceLimits {
+        bytes_max: if rng.chance(15) { 6 << 20 } else { u64::MAX },
+        names_max: rng.pick(&[6, 64, 300]),
+        members_max: 8 + rng.below(4) as u32,
+        lists_max: 1 + rng.below(3) as u32,
+        streams_max: 1 + rng.below(3) as u32,
+        segments_max: 2 + rng.below(12) as u32,
+        device_bytes_max: u64::MAX,
+        payer: Payer::Daemon,
+    };
+    let writers = vec![Principal::Uid(1), Principal::Uid(2)];
+    let allocator = rng.pick(&[Allocator::Pool, Allocator::Pool, Allocator::Async]);
+    let device = DeviceSettings {
+        uuid: DEVICE,
+        name: "device".into(),
+        allocator,
+        segment_bytes: 4 << 20,
+        unit_bytes: 2 << 20,
+        bytes_max: (1 + rng.below(5)) << 22,
+        idle_bytes_max: rng.below(3) << 22,
+    };
+    let rule = NamespaceRule { readers: vec![Principal::Uid(3)], writers, limits };
+    Settings {
+        mode: if rng.chance(50) { Mode::System } else { Mode::User },
+        pid: 1,
+        seed: rng.next(),
+        pool_bytes_max: (2 + rng.below(14)) * SEGMENT,
+        sheet_bytes_max: if rng.chance(10) { 4 << 20 } else { 1 << 30 },
+        segment_bytes: SEGMENT,
+        segment_unit: 4096,
+        spare_segments: rng.below(3) as u32,
+        page_lock: false,
+        idle_bytes_max: rng.below(5) * SEGMENT,
+        uid_bytes_max: if rng.chance(15) { 5 << 20 } else { u64::MAX },
+        uid_sessions_max: 2 + rng.below(6) as u32,
+        // Shares and the maximum age of leases have their own tests: here they limit nobody.
+        uid_share: false,
+        owners: std::sync::Arc::default(),
+        administrators: if rng.chance(20) { vec![3] } else { Vec::new() },
+        observers: Vec::new(),
+        refused_uid: None,
+        stream_grace_ns: rng.pick(&[1_000_000, 50_000_000, 2_000_000_000]),
+        descriptors_max: 10_000,
+        lease_ns_max: None,
+        devices: if rng.chance(60) { vec![device] } else { Vec::new() },
+        no_device: String::new(),
+        uid_device_bytes_max: u64::MAX,
+        quarantine_ns: 100_000_000,
+        spill: None,
+        private: limits,
+        namespaces: BTreeMap::from([("lab".into(), rule)]),
     }
 }

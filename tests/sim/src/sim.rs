@@ -5,16 +5,14 @@ use crate::rng::Rng;
 use crate::{Done, Flaw, Plan, note};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tensorlend_daemon::core::chores::UNITS;
-use tensorlend_daemon::core::settings::{
-    DeviceSettings, Mode, NamespaceLimits, NamespaceRule, Payer, Peer, Principal, Settings,
-};
+use tensorlend_daemon::core::settings::{Payer, Peer, Settings};
 use tensorlend_daemon::core::{ConnId, Core, Event, Lending, MemId, SheetPlan};
 use tensorlend_layout::Uuid;
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::number::{ClientNo, SlotNo};
 use tensorlend_layout::raw::View;
-use tensorlend_layout::wire::{Allocator, Refusal, Reply, Request, Welcome, decode};
+use tensorlend_layout::wire::{Refusal, Reply, Request, Welcome, decode};
 
 /// Length of an ordinary segment. No real memory backs it.
 pub const SEGMENT: u64 = 1 << 20;
@@ -219,61 +217,6 @@ pub struct Sim {
     pub done: Done,
 }
 
-fn settings(rng: &mut Rng) -> Settings {
-    let limits = NamespaceLimits {
-        bytes_max: if rng.chance(15) { 6 << 20 } else { u64::MAX },
-        names_max: rng.pick(&[6, 64, 300]),
-        members_max: 8 + rng.below(4) as u32,
-        lists_max: 1 + rng.below(3) as u32,
-        streams_max: 1 + rng.below(3) as u32,
-        segments_max: 2 + rng.below(12) as u32,
-        device_bytes_max: u64::MAX,
-        payer: Payer::Daemon,
-    };
-    let writers = vec![Principal::Uid(1), Principal::Uid(2)];
-    let allocator = rng.pick(&[Allocator::Pool, Allocator::Pool, Allocator::Async]);
-    let device = DeviceSettings {
-        uuid: DEVICE,
-        name: "device".into(),
-        allocator,
-        segment_bytes: 4 << 20,
-        unit_bytes: 2 << 20,
-        bytes_max: (1 + rng.below(5)) << 22,
-        idle_bytes_max: rng.below(3) << 22,
-    };
-    let rule = NamespaceRule { readers: vec![Principal::Uid(3)], writers, limits };
-    Settings {
-        mode: if rng.chance(50) { Mode::System } else { Mode::User },
-        pid: 1,
-        seed: rng.next(),
-        pool_bytes_max: (2 + rng.below(14)) * SEGMENT,
-        sheet_bytes_max: if rng.chance(10) { 4 << 20 } else { 1 << 30 },
-        segment_bytes: SEGMENT,
-        segment_unit: 4096,
-        spare_segments: rng.below(3) as u32,
-        page_lock: false,
-        idle_bytes_max: rng.below(5) * SEGMENT,
-        uid_bytes_max: if rng.chance(15) { 5 << 20 } else { u64::MAX },
-        uid_sessions_max: 2 + rng.below(6) as u32,
-        // Shares and the maximum age of leases have their own tests: here they limit nobody.
-        uid_share: false,
-        owners: std::sync::Arc::default(),
-        administrators: if rng.chance(20) { vec![3] } else { Vec::new() },
-        observers: Vec::new(),
-        refused_uid: None,
-        stream_grace_ns: rng.pick(&[1_000_000, 50_000_000, 2_000_000_000]),
-        descriptors_max: 10_000,
-        lease_ns_max: None,
-        devices: if rng.chance(60) { vec![device] } else { Vec::new() },
-        no_device: String::new(),
-        uid_device_bytes_max: u64::MAX,
-        quarantine_ns: 100_000_000,
-        spill: None,
-        private: limits,
-        namespaces: BTreeMap::from([("lab".into(), rule)]),
-    }
-}
-
 impl Sim {
     pub fn new(plan: Plan) -> Self {
         Self::with_rng(plan, Rng::new(plan.seed))
@@ -283,7 +226,7 @@ impl Sim {
         let disk = crate::spill::Disk::new(plan.seed);
         // From a separate generator, so that other choices of a seed do not change.
         let units = Rng::new(plan.seed ^ 0x007C_07E5).pick(&[1, 3, 10, 100, UNITS]);
-        let mut settings = Settings { spill: disk.settings.clone(), ..settings(&mut rng) };
+        let mut settings = Settings { spill: disk.settings.clone(), ..crate::reload::settings(&mut rng) };
         // From a separate generator, like `units`.
         let mut payers = Rng::new(plan.seed ^ 0x7061_7965);
         for limits in settings.namespaces.values_mut().map(|rule| &mut rule.limits).chain([&mut settings.private]) {
