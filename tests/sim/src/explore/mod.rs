@@ -1,6 +1,6 @@
 //! The exhaustive search: every trace of a small world up to a depth, with a kill of the daemon at every place.
 //!
-//! A trace is a sequence of [`Choice`]s. After each of them the checks of the simulation must hold, and the sequential model
+//! A trace is a sequence of choices (`Choice`). After each of them the checks of the simulation must hold, and the sequential model
 //! must allow what a new client sees. In each step the daemon is also killed before each of its stores and effects, with
 //! and without the requesting client, and the next daemon is killed at each place of its start. The search goes on from
 //! the states after a restart.
