@@ -5,10 +5,7 @@ use tensorlend::observe::{ClientState, Observation, Origin, SlotState};
 use tensorlend::{Client, DType, Policy, Start};
 
 fn connect(broker: &tensorlend_daemon::Embedded, label: &str) -> Client {
-    let client = Client::builder().socket(broker.socket()).label(label).connect().unwrap();
-    // The daemon lists a client soon after it has connected, and before it replies to a request.
-    client.ping().unwrap();
-    client
+    Client::builder().socket(broker.socket()).label(label).connect().unwrap()
 }
 
 fn value<'o>(seen: &'o Observation, name: &str) -> Option<&'o tensorlend::observe::ValueSeen> {

@@ -181,13 +181,16 @@ pub fn take_stores() -> Vec<Store> {
 
 /// Records a store of this thread that is about to change a word to `after`.
 pub fn record(word: &Word, after: impl FnOnce(u64) -> u64) {
-    STORES.with_borrow_mut(|stores| {
-        let Some(stores) = stores else { return };
+    let add = |stores: &RefCell<Option<Vec<Store>>>| {
+        let mut stores = stores.borrow_mut();
+        let Some(stores) = stores.as_mut() else { return };
         let before = word.peek();
         if after(before) != before {
             stores.push(Store { at: core::ptr::from_ref(word).addr(), before });
         }
-    });
+    };
+    // Destructors of a thread's other values store, too, when its record may be gone.
+    let _ = STORES.try_with(add);
 }
 
 /// Installs `hook`, which every later crash point calls. Only the first hook of a process is

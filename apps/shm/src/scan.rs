@@ -35,10 +35,12 @@ impl Scan {
         let mut totals = Totals::default();
         let mut orphaned = 0;
         for object in &self.objects {
-            totals.bytes += object.bytes();
-            *totals.bytes_by_kind.entry(object.kind).or_default() += object.bytes();
+            // Another user may have made the objects, with any length.
+            let add = |sum: &mut u64| *sum = sum.saturating_add(object.bytes());
+            add(&mut totals.bytes);
+            add(totals.bytes_by_kind.entry(object.kind).or_default());
             if object.state == State::Orphaned {
-                orphaned += object.bytes();
+                add(&mut orphaned);
             }
         }
         totals.orphaned_bytes = (!self.unseen.any()).then_some(orphaned);

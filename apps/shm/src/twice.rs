@@ -7,11 +7,12 @@
 //! The sample is chosen by content: a pass keeps the pages whose hash ends in enough zero bits, and multiplies. A sample by
 //! position would miss the twins of its pages: of two equal pages, it would have both only with the square of its rate.
 
-use crate::proc::{self, Mapping};
+use crate::proc;
 use serde::Serialize;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -53,20 +54,20 @@ struct Copies {
 /// Reads the processes once. Returns `None` if `continues` returns false before the end.
 pub fn equal_pages(pids: impl IntoIterator<Item = u32>, continues: &dyn Fn() -> bool) -> Option<Twice> {
     let page = rustix::param::page_size() as u64;
-    let processes: Vec<(u32, Vec<Mapping>)> = pids.into_iter().map(|pid| (pid, candidates(pid))).collect();
-    let bytes: u64 = processes.iter().flat_map(|(_, mappings)| mappings).map(Mapping::bytes).sum();
+    let processes: Vec<(u32, Vec<Range<u64>>)> = pids.into_iter().map(|pid| (pid, candidates(pid, page))).collect();
+    let bytes: u64 = processes.iter().flat_map(|(_, ranges)| ranges).map(|range| range.end - range.start).sum();
     let one_of = (bytes / page).div_ceil(HASHES_MAX).max(1).next_power_of_two();
     let mut contents: HashMap<u64, Copies> = HashMap::new();
     let mut read_bytes = 0;
-    for (pid, mappings) in processes {
+    for (pid, ranges) in processes {
         let Ok(mut pages) = Pages::open(pid, page) else { continue };
-        for mapping in mappings {
-            let mut at = mapping.start;
-            while at < mapping.end {
+        for range in ranges {
+            let mut at = range.start;
+            while at < range.end {
                 if !continues() {
                     return None;
                 }
-                let end = mapping.end.min(at + CHUNK * page);
+                let end = range.end.min(at + CHUNK * page);
                 read_bytes += pages.each(at..end, |contents_of_page| {
                     let hash = xxh3_64(contents_of_page);
                     if hash.is_multiple_of(one_of) {
@@ -84,20 +85,60 @@ pub fn equal_pages(pids: impl IntoIterator<Item = u32>, continues: &dyn Fn() -> 
     Some(Twice { bytes: sampled * scale, error_bytes: (error * scale as f64) as u64, read_bytes, one_of })
 }
 
-/// Returns the mappings of a process whose pages can be private copies of data: not the zeroed data of a library (`.bss`),
-/// which the loader maps directly behind the library's file. torch's has 90 MiB of equal constants in each process.
-fn candidates(pid: u32) -> Vec<Mapping> {
-    let mut end_of_file = 0;
-    let mut is_candidate = |mapping: &Mapping| {
+/// Returns the ranges of a process's memory whose pages can be private copies of data. Zeroed data of a library (`.bss`) are none:
+/// torch's has 90 MiB of equal constants in each process.
+fn candidates(pid: u32, page: u64) -> Vec<Range<u64>> {
+    let Ok(memory) = File::open(format!("/proc/{pid}/mem")) else { return Vec::new() };
+    let mut ranges = Vec::new();
+    // Where the last file is mapped: its beginning, its end, and its inode.
+    let (mut first, mut end, mut file) = (0, 0, (0, 0));
+    for mapping in proc::mappings(pid).unwrap_or_default() {
         if mapping.path.starts_with('/') {
-            end_of_file = mapping.end;
+            if mapping.offset == 0 && file != (mapping.device, mapping.inode) {
+                (first, file) = (mapping.start, (mapping.device, mapping.inode));
+            }
+            end = mapping.end;
+        } else if mapping.is_writable
+            && !mapping.is_shared
+            && (mapping.path.is_empty() || mapping.path.starts_with('['))
+        {
+            // The loader maps `.bss` directly behind the file. So may the kernel do with other memory.
+            let bss = if mapping.start == end { end_of_program(&memory, first, page).unwrap_or(0) } else { 0 };
+            let start = mapping.start.max(bss);
+            if start < mapping.end {
+                ranges.push(start..mapping.end);
+            }
         }
-        let is_anonymous = mapping.path.is_empty() && mapping.start != end_of_file || mapping.path.starts_with('[');
-        mapping.is_writable && !mapping.is_shared && is_anonymous
-    };
-    let mut mappings = proc::mappings(pid).unwrap_or_default();
-    mappings.retain(|mapping| is_candidate(mapping));
-    mappings
+    }
+    ranges
+}
+
+/// Returns the end of the memory of a program or a library that is mapped from an address on: the end of its last segment, by the
+/// headers of its file (elf(5), 64 bits).
+fn end_of_program(memory: &File, first: u64, page: u64) -> Option<u64> {
+    const LOAD: u32 = 1;
+    let mut head = [0; 64];
+    memory.read_exact_at(&mut head, first).ok()?;
+    let half = |at: usize| u64::from(u16::from_le_bytes([head[at], head[at + 1]]));
+    let (length, count) = (half(54), half(56));
+    if !head.starts_with(b"\x7fELF\x02\x01") || length < 56 {
+        return None;
+    }
+    let mut ends = None;
+    let table = u64::from_le_bytes(head[32..40].try_into().expect("8 bytes"));
+    for number in 0..count {
+        let mut header = [0; 56];
+        memory.read_exact_at(&mut header, first.checked_add(table)?.checked_add(number * length)?).ok()?;
+        let word = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("8 bytes"));
+        if u32::from_le_bytes(header[..4].try_into().expect("4 bytes")) == LOAD {
+            let (address, end) = (word(16), word(16).checked_add(word(40))?);
+            // The first segment begins where the file is mapped.
+            let (lowest, _) = *ends.get_or_insert((address - address % page, 0));
+            ends = Some((lowest, end));
+        }
+    }
+    let (lowest, end) = ends?;
+    first.checked_add(end.checked_sub(lowest)?)?.checked_next_multiple_of(page)
 }
 
 fn count(entry: Entry<'_, u64, Copies>, pid: u32) {
@@ -126,7 +167,7 @@ impl Pages {
     }
 
     /// Calls `each` with the private pages of a range, except pages of zeros. Returns the number of bytes read.
-    fn each(&mut self, range: std::ops::Range<u64>, mut each: impl FnMut(&[u8])) -> u64 {
+    fn each(&mut self, range: Range<u64>, mut each: impl FnMut(&[u8])) -> u64 {
         let count = ((range.end - range.start) / self.page) as usize;
         let mut words = vec![0; count * 8];
         if self.map.read_exact_at(&mut words, range.start / self.page * 8).is_err() {
@@ -173,13 +214,22 @@ mod tests {
     }
 
     #[test]
-    fn data_of_libraries_is_no_candidate() {
-        let mappings = proc::mappings(std::process::id()).unwrap();
-        let is_bss = |pair: &[Mapping]| {
-            pair[0].path.contains("libc.so") && pair[1].path.is_empty() && pair[0].end == pair[1].start
+    fn data_of_libraries_is_no_candidate_and_what_follows_it_is() {
+        let page = rustix::param::page_size() as u64;
+        let (own, memory) = (std::process::id(), File::open("/proc/self/mem").unwrap());
+        let mappings = proc::mappings(own).unwrap();
+        let is_bss = |pair: &[proc::Mapping]| {
+            pair[0].path.contains("/libc.so") && pair[1].path.is_empty() && pair[0].end == pair[1].start
         };
+        let first = mappings.iter().find(|mapping| mapping.path.contains("/libc.so")).unwrap().start;
         let bss = mappings.windows(2).find(|pair| is_bss(pair)).map(|pair| pair[1].clone()).unwrap();
-        assert!(mappings.contains(&bss) && !candidates(std::process::id()).contains(&bss));
+        let end = end_of_program(&memory, first, page).unwrap();
+        assert!((bss.start + 1..=bss.end).contains(&end), "{first:x} {end:x} {bss:x?}");
+        let found = candidates(own, page);
+        assert!(found.iter().all(|range| range.end <= bss.start || range.start >= end), "{found:x?}");
+        // Memory that the kernel has joined to the library's.
+        assert!(end == bss.end || found.contains(&(end..bss.end)), "{found:x?}");
+        assert_eq!(end_of_program(&memory, bss.start, page), None);
     }
 
     #[test]

@@ -141,6 +141,7 @@ def share(
     if dataset.version != version:
         raise NotFoundError(f"{name!r} was overwritten while it was shared")
     value = held(client, dataset, mode)
+    value.shared_by(client)
     value.own(client, name)
     return split.join(value)
 
@@ -261,4 +262,5 @@ class _Named:
             raise UntrustedPickleError(
                 f"{self._name!r} is a pickle in a namespace in which others may publish: pass trust_pickle=True if you trust them"
             )
+        value.shared_by(self._client)
         return Joiner(value.lease(OBJECT).numpy(), value, []).load()

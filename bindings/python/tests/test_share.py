@@ -284,8 +284,21 @@ def test_new_workers_open_the_version_of_their_job(client, ended):
         assert is_equal(item, old[5]) if passed is old else np.array_equal(item, old.images[5])
         process.join(60)
     assert len(client.list("shared/*")) == 1, "one copy, however many workers open it"
+    # A process that has not called share copies nothing.
+    assert in_child(lambda: pickle.dumps(old)) and len(client.list("shared/*")) == 1
     del old, passed
     gc.collect()
+
+
+def test_a_version_that_cannot_be_copied_is_sent_as_it_is(caplog):
+    with tensorlend.embedded('[pool]\nbytes_max = "256MiB"\n') as broker, broker.connect() as client:
+        old = share("set", np.zeros(90 << 20, np.uint8), client=client)
+        client.put("set", np.zeros(90 << 20, np.uint8))
+        ballast = client.create(32 << 20, "uint8")
+        assert pickle.loads(pickle.dumps(old)).nbytes == old.nbytes and "cannot be copied" in caplog.text
+        ballast.drop()
+        del old
+        gc.collect()
 
 
 def test_what_is_refused(client):

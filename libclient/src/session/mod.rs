@@ -26,7 +26,7 @@ use tensorlend_layout::directory::{Directory, DirectoryHead};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::raw::Sheet;
-use tensorlend_layout::wire::{Hello, Reply};
+use tensorlend_layout::wire::{Hello, Reply, Request};
 use tensorlend_os::fork;
 use tensorlend_os::memfd::Access;
 
@@ -136,8 +136,8 @@ impl Session {
         tensorlend_layout::crash_point!("connect: acknowledged");
         control.set_protocol(welcome.protocol);
         // The daemon lists this member when it has read the acknowledgement. Before that, owners of tensors do not scan the
-        // member's lease table, so the member must take no lease. It cannot: a lease needs a sheet or a segment from a reply
-        // to a later request.
+        // member's lease table, so the member must not take a lease; and a daemon that is replaced forgets the member.
+        control.ask(&Request::Ping, "connect", "")?;
         let shards = Shards::new(leases);
         let link = Arc::new(Link::new(control, welcome, layout.version, directory.clone(), shards.clone()));
         let peers = Arc::new(PeerTable::new(link.clone()));

@@ -72,7 +72,8 @@ pub struct Subscription {
     pub(crate) near: Near,
     cursor: CursorNo,
     pub(crate) next: u64,
-    first: u64,
+    /// Number of the first message of the first stream, or `u64::MAX` in later streams.
+    pub(super) first: u64,
     lost: u64,
     lost_before: u64,
     pub(super) progress: Progress,
@@ -116,6 +117,7 @@ impl Subscription {
             wake: wake.map(Arc::new),
         };
         it.begin(start);
+        it.first = it.next;
         if it.at.head.closed.read() != 0 {
             // The messages lost before this end are of the time before this subscription.
             it.progress.end(it.at.id, 0);
@@ -178,7 +180,6 @@ impl Subscription {
             Start::Oldest => self.at.head.tail.read(),
             Start::Next => head,
         };
-        self.first = self.next;
         self.words().next.set(self.next);
         self.unblock();
     }
@@ -272,10 +273,10 @@ impl Subscription {
                     }
                 }
                 Found::Lost(oldest) => {
-                    // A producer that waits may have checked for room before it saw this subscriber in its list.
-                    if !(self.at.waits && self.next == self.first) {
-                        self.count(oldest - self.next);
-                    }
+                    // A producer that waits may have checked for room before it saw this subscriber in its list, and then
+                    // replaces one message.
+                    let early = u64::from(self.at.waits && self.next == self.first);
+                    self.count(oldest - self.next - early);
                     self.progress.skip(oldest - self.next);
                     self.next = oldest;
                 }

@@ -1,5 +1,9 @@
 //! The table of shared memory.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
 use serde::Serialize;
 use tensorlend_shm::{Holder, Kind, Object, Scan, State, Totals, Unseen};
 
@@ -52,29 +56,37 @@ pub fn text(scan: &Scan, all: bool) -> String {
     format!("{}\n{rows}{rest}", first_line(scan))
 }
 
-/// Returns the objects, with one in place of all objects of a daemon.
+/// Returns the objects, with one in place of all objects of a daemon, the largest first.
 fn by_daemon(objects: &[Object]) -> Vec<Object> {
-    let mut rows: Vec<(Object, u64)> = Vec::new();
+    let (mut rows, mut daemons) = (Vec::new(), BTreeMap::new());
     for object in objects {
-        let same = |row: &&mut (Object, u64)| object.daemon_pid.is_some() && row.0.daemon_pid == object.daemon_pid;
-        match rows.iter_mut().find(same) {
-            Some((sum, number)) => {
-                *number += 1;
-                sum.name = format!("tensorlend-* ({number})");
-                sum.resident_bytes = Some(sum.bytes() + object.bytes());
-                sum.size_bytes += object.size_bytes;
-                sum.age = sum.age.into_iter().chain(object.age).max_by_key(|age| age.age);
-                for holder in &object.holders {
-                    match sum.holders.iter_mut().find(|other| other.pid == holder.pid) {
-                        Some(other) => other.is_mapped |= holder.is_mapped,
-                        None => sum.holders.push(holder.clone()),
-                    }
-                }
+        let Some(daemon) = object.daemon_pid else {
+            rows.push(object.clone());
+            continue;
+        };
+        let (sum, number) = match daemons.entry(daemon) {
+            Entry::Vacant(first) => {
+                first.insert((object.clone(), 1u64));
+                continue;
             }
-            None => rows.push((object.clone(), 1)),
+            Entry::Occupied(known) => known.into_mut(),
+        };
+        *number += 1;
+        sum.name = format!("tensorlend-* ({number})");
+        // Another user may have made the objects, with any length.
+        sum.resident_bytes = Some(sum.bytes().saturating_add(object.bytes()));
+        sum.size_bytes = sum.size_bytes.saturating_add(object.size_bytes);
+        sum.age = sum.age.into_iter().chain(object.age).max_by_key(|age| age.age);
+        for holder in &object.holders {
+            match sum.holders.iter_mut().find(|other| other.pid == holder.pid) {
+                Some(other) => other.is_mapped |= holder.is_mapped,
+                None => sum.holders.push(holder.clone()),
+            }
         }
     }
-    rows.into_iter().map(|(object, _)| object).collect()
+    rows.extend(daemons.into_values().map(|(sum, _)| sum));
+    rows.sort_by_key(|object| Reverse(object.bytes()));
+    rows
 }
 
 /// Returns the mark of an age that does not come from the inode.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import threading
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
 Key = tuple[tuple[str, ...], "str | None", str, tuple[int, int], "Mode"]
 
 
+#: Held while a value is published again. Only the process that shared a value takes it, and so no child of a fork.
+_publishing = threading.Lock()
+
+_LOG = logging.getLogger("tensorlend")
+
+
 class Published:
     """One version of a name. Each process leases the value once, when it first reads it."""
 
@@ -29,6 +36,8 @@ class Published:
         self.leased: Any = None
         #: When this process last pickled a reference to the value, in monotonic time. `_forget` reads it.
         self._sent = [-MESSAGE_TTL]
+        #: The client and the process that shared the value.
+        self._sharer: tuple[_native.Client, int] | None = None
 
     @property
     def name(self) -> str:
@@ -45,17 +54,26 @@ class Published:
         return self.leased
 
     def sending(self) -> Key:
-        """Returns the key for a reference that this process pickles now. If the name has another value by now, publishes a copy
-        for the receivers, under a name of this process.
-        """
-        address, namespace, name, words, mode = self.key
-        if self.leased is not None:
-            client = client_for(address, namespace)
-            version = client.version(name)
-            if version is None or version.words != words:
-                self._publish_again(client)
+        """Returns the key for a reference that this process pickles now."""
         self._sent[0] = time.monotonic()
+        if self._sharer is not None and self._sharer[1] == os.getpid() and self.key[-1] == "read":
+            self._keep_open(self._sharer[0])
         return self.key
+
+    def shared_by(self, client: _native.Client) -> None:
+        """Notes that this process has called `share`. So it is this process that keeps the value open to later receivers."""
+        self._sharer = client, os.getpid()
+
+    def _keep_open(self, client: _native.Client) -> None:
+        """If the name has another value by now, publishes a copy under a name of this process, once."""
+        with _publishing:
+            try:
+                version = client.version(self.name)
+                if version is None or version.words != self.key[3]:
+                    self._publish_again(client)
+            except Exception as error:
+                # The receiver reports that the name is missing.
+                _LOG.warning("share: %r was replaced or deleted, and cannot be copied for other processes: %s", self.name, error)
 
     def _publish_again(self, client: _native.Client) -> None:
         name = own_name()

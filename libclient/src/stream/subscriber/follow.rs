@@ -70,6 +70,7 @@ impl Subscription {
         self.wake = wake.map(Arc::new);
         self.progress.on_gateway();
         self.begin(Start::Oldest);
+        self.first = u64::MAX;
         // The origins of the messages count what a gateway's streams have lost.
         if !self.progress.is_remote() {
             self.count(unread.saturating_add(self.next));
