@@ -72,7 +72,7 @@ pub struct Subscription {
     pub(crate) near: Near,
     cursor: CursorNo,
     pub(crate) next: u64,
-    /// Number of the first message of the first stream, or `u64::MAX` in later streams.
+    /// Number of the first message, or `u64::MAX` in streams that were opened again.
     pub(super) first: u64,
     lost: u64,
     lost_before: u64,
@@ -273,8 +273,7 @@ impl Subscription {
                     }
                 }
                 Found::Lost(oldest) => {
-                    // A producer that waits may have checked for room before it saw this subscriber in its list, and then
-                    // replaces one message.
+                    // A producer that had checked for room before the subscription replaces one message after it.
                     let early = u64::from(self.at.waits && self.next == self.first);
                     self.count(oldest - self.next - early);
                     self.progress.skip(oldest - self.next);
