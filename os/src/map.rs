@@ -241,9 +241,12 @@ pub fn populate(sheet: &View, at: u64, bytes: u64) -> io::Result<()> {
     Ok(())
 }
 
+/// Gives advice for all pages that contain a part of a sheet. The kernel takes no start within a page, and its pages may be longer
+/// than the 4096 bytes to which the parts of a sheet are aligned: aarch64 has kernels with pages of 16 KiB and of 64 KiB.
 fn advise(sheet: &View, at: u64, bytes: u64, advice: libc::c_int) -> io::Result<()> {
     let outside = || io::Error::other("a part lies outside its sheet");
-    let words: &[Word] = sheet.array(size::index(at), size::index(bytes) / 8).ok_or_else(outside)?;
+    let ahead = at % rustix::param::page_size() as u64;
+    let words: &[Word] = sheet.array(size::index(at - ahead), size::index(ahead + bytes) / 8).ok_or_else(outside)?;
     let (start, length) = (words.as_ptr().cast_mut().cast(), size_of_val(words));
     // SAFETY: the words stay mapped for as long as the view lives. None of the advices above
     // changes their contents. The kernel returns an error for an advice that it cannot follow.
@@ -340,5 +343,22 @@ impl Segment {
     #[inline]
     pub fn bytes(&self) -> usize {
         self.map.raw.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_that_begins_within_a_page_is_populated() {
+        let page = rustix::param::page_size() as u64;
+        let fd = memfd::create("test", 4 * page).unwrap();
+        let sheet = sheet(&fd, size::index(4 * page), Access::Write).unwrap();
+        // Sparse, as the memory of a sheet is after its pages were given back.
+        memfd::punch_part(std::os::fd::AsFd::as_fd(&fd), 0, 4 * page).unwrap();
+        populate(&sheet, page + 64, page).unwrap();
+        // The second and the third page.
+        assert_eq!(rustix::fs::fstat(&fd).unwrap().st_blocks as u64 * 512, 2 * page);
     }
 }
