@@ -96,7 +96,7 @@ fn kib(line: &str, key: &str) -> Option<u64> {
 /// Sums over the mappings of a process, as /proc/PID/smaps_rollup has them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rollup {
-    /// Bytes of pages that no other process maps.
+    /// Bytes of changed pages that no other process maps. Unchanged pages of files are the kernel's cache.
     pub private_bytes: u64,
     /// The process's share of the pages of shared memory.
     pub pss_shmem_bytes: u64,
@@ -107,7 +107,7 @@ pub fn rollup(pid: u32) -> Option<Rollup> {
     let text = text(format!("/proc/{pid}/smaps_rollup")).ok()?;
     let field = |key| text.lines().find_map(|line| kib(line, key)).unwrap_or(0);
     Some(Rollup {
-        private_bytes: field("Private_Clean:") + field("Private_Dirty:") + field("Private_Hugetlb:"),
+        private_bytes: field("Private_Dirty:") + field("Private_Hugetlb:"),
         pss_shmem_bytes: field("Pss_Shmem:"),
     })
 }

@@ -37,7 +37,7 @@ pub struct Report {
     pub samples: u64,
     /// Maximum number of processes.
     pub processes: usize,
-    /// Pages that only one process has mapped.
+    /// Changed pages that only one process has mapped.
     pub private: Peak,
     /// The private pages of the largest process at this peak.
     pub largest_bytes: u64,

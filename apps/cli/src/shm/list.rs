@@ -108,7 +108,10 @@ fn unknown(unseen: Unseen) -> String {
     if unseen.unreadable > 0 {
         let pid = unseen.unreadable_pid.map_or_else(String::new, |pid| format!(" (such as {pid})"));
         let remedy = if rustix::process::geteuid().is_root() { "" } else { ": run as root" };
-        return format!("unknown, because this user may not read processes: {}{pid}{remedy}", unseen.unreadable);
+        return format!(
+            "unknown, because this user may not read processes: {}{pid}{remedy}; --reclaim tests each file",
+            unseen.unreadable
+        );
     }
     "unknown, because /proc does not show all processes: run as root outside of containers".to_owned()
 }

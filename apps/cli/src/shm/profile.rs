@@ -23,8 +23,8 @@ use crate::text::{bytes_text, count, printable};
 const SHORT_S: f64 = 15.0;
 /// The line that shares the data of a program.
 const REMEDY: &str = "`dataset = tensorlend.share(dataset)`";
-/// Equal bytes that are too few to share.
-const LITTLE_BYTES: u64 = 1 << 20;
+/// Equal bytes that are too few to share: the interpreter's and its libraries' own.
+const LITTLE_BYTES: u64 = 16 << 20;
 
 /// Runs a program, and reports its memory. Ends this process with the program's exit status.
 pub fn run(program: &[OsString], interval: Duration, json: bool, file: Option<&Path>) -> Result<(), Failure> {
@@ -142,14 +142,14 @@ fn twice_text(twice: &Twice, seconds: f64) -> String {
         1 => "all of them compared".to_owned(),
         one_of => format!("a sample of 1 of {one_of} compared, ±{}", bytes_text(twice.error_bytes)),
     };
+    let short = if seconds < SHORT_S { " A longer run may show more." } else { "" };
     let advice = if twice.bytes < LITTLE_BYTES {
-        let little = bytes_text(LITTLE_BYTES);
-        let short = if seconds < SHORT_S { ". A longer run may show more" } else { "" };
-        format!("Sharing arrays and tensors would save less than {little}{short}.")
+        format!("Sharing arrays and tensors would save less than {}.", bytes_text(LITTLE_BYTES))
     } else {
-        format!("Sharing would save at most {bytes}: {REMEDY}.")
+        format!("Sharing would save about {bytes}: {REMEDY}.")
     };
-    // Objects contain addresses.
-    let advice = format!("{advice} Lists and dicts are not compared: their pages differ between processes.");
+    // Objects contain addresses, and arrays begin anywhere in a page.
+    let advice =
+        format!("{advice}{short} Equal lists and dicts, and arrays at other places of a page, are mostly not found.");
     format!("  held twice     peak {bytes:>10} of {read} of private pages, {sample}\n{advice}")
 }

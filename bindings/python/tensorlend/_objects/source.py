@@ -48,7 +48,13 @@ class Published:
         """Returns this process's lease or dataset of the value."""
         if self.leased is None:
             address, namespace, name, words, mode = self.key
-            self.leased = get_version(client_for(address, namespace), name, words, mode)
+            try:
+                self.leased = get_version(client_for(address, namespace), name, words, mode)
+            except NotFoundError:
+                raise NotFoundError(
+                    f"{name!r} no longer exists: a pickle of a shared object is a reference, and its memory ends with the process that shared "
+                    "it, or with its name (a file needs a copy: copy.deepcopy)"
+                ) from None
             if self.leased is None:
                 raise NotFoundError(f"{name!r} was overwritten after the object was sent: keep the name until its readers have it")
         return self.leased
