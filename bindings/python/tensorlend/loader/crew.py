@@ -14,7 +14,7 @@ from multiprocessing import util
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
-from tensorlend._errors import ClosedError, Error, StreamEndedError, TimeoutError  # noqa: A004
+from tensorlend._errors import ClosedError, Error, NotFoundError, StreamEndedError, TimeoutError  # noqa: A004
 from tensorlend._native import Message, Recipe, Subscription
 from tensorlend._processes import join, signal_name, stop
 from tensorlend._types import Mode
@@ -172,7 +172,7 @@ class Crew:
                 return self._subscription(worker).recv(self._poll_seconds(deadline, timeout))
             except TimeoutError:
                 self._check_workers()
-            except StreamEndedError:
+            except (StreamEndedError, NotFoundError):
                 self._lost(worker)
             except ClosedError:
                 # Another thread may have closed the loader.
@@ -199,7 +199,7 @@ class Crew:
                 except TimeoutError:
                     # If the worker has not opened its stream yet, check that the worker lives.
                     self._check_workers()
-                except StreamEndedError:
+                except (StreamEndedError, NotFoundError):
                     self._lost(worker)
             # Wait with a limit, because a killed producer wakes no subscriber.
             poll.poll(self._poll_seconds(deadline, timeout) * 1000)
@@ -226,7 +226,7 @@ class Crew:
         return subscription
 
     def _lost(self, worker: int) -> NoReturn:
-        """Raises the error for a stream that has ended, usually because its worker has died."""
+        """Raises the error for a stream that has ended, usually because its worker has died, perhaps before this process subscribed."""
         if not self.closed:
             self._processes[worker].join(_EXIT_SECONDS)
         self._check_workers()
