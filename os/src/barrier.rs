@@ -101,27 +101,19 @@ mod tests {
                 std::hint::spin_loop();
             }
         };
+        let play = |own: &AtomicU64, other: &AtomicU64, fence: fn()| -> Vec<bool> {
+            let mut seen = Vec::new();
+            for round in 1..=ROUNDS {
+                meet(round);
+                own.store(round, Ordering::Relaxed);
+                fence();
+                seen.push(other.load(Ordering::Relaxed) == round);
+            }
+            seen
+        };
         std::thread::scope(|scope| {
-            let reader = scope.spawn(|| {
-                let mut seen = Vec::new();
-                for round in 1..=ROUNDS {
-                    meet(round);
-                    flag.store(round, Ordering::Relaxed);
-                    light_fence();
-                    seen.push(table.load(Ordering::Relaxed) == round);
-                }
-                seen
-            });
-            let remover = scope.spawn(|| {
-                let mut seen = Vec::new();
-                for round in 1..=ROUNDS {
-                    meet(round);
-                    table.store(round, Ordering::Relaxed);
-                    all_threads();
-                    seen.push(flag.load(Ordering::Relaxed) == round);
-                }
-                seen
-            });
+            let reader = scope.spawn(|| play(&flag, &table, light_fence));
+            let remover = scope.spawn(|| play(&table, &flag, all_threads));
             std::thread::sleep(std::time::Duration::from_millis(2));
             let is_ready = register();
             let (reader, remover) = (reader.join().unwrap(), remover.join().unwrap());

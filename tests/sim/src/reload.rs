@@ -114,29 +114,48 @@ pub fn settings(rng: &mut Rng) -> Settings {
         idle_bytes_max: rng.below(3) << 22,
     };
     let rule = NamespaceRule { readers: vec![Principal::Uid(3)], writers, limits };
+    let plain = plain_settings(Mode::System, limits, rule);
     Settings {
         mode: if rng.chance(50) { Mode::System } else { Mode::User },
-        pid: 1,
         seed: rng.next(),
         pool_bytes_max: (2 + rng.below(14)) * SEGMENT,
         sheet_bytes_max: if rng.chance(10) { 4 << 20 } else { 1 << 30 },
-        segment_bytes: SEGMENT,
-        segment_unit: 4096,
         spare_segments: rng.below(3) as u32,
-        page_lock: false,
         idle_bytes_max: rng.below(5) * SEGMENT,
         uid_bytes_max: if rng.chance(15) { 5 << 20 } else { u64::MAX },
         uid_sessions_max: 2 + rng.below(6) as u32,
-        // Shares and the maximum age of leases have their own tests: here they limit nobody.
+        administrators: if rng.chance(20) { vec![3] } else { Vec::new() },
+        stream_grace_ns: rng.pick(&[1_000_000, 50_000_000, 2_000_000_000]),
+        devices: if rng.chance(60) { vec![device] } else { Vec::new() },
+        ..plain
+    }
+}
+
+/// Returns settings of a pool of 8 segments, in which little limits a user. Shares and the maximum age of leases have their own
+/// tests: here they limit nobody.
+pub fn plain_settings(mode: Mode, limits: NamespaceLimits, rule: NamespaceRule) -> Settings {
+    Settings {
+        mode,
+        pid: 1,
+        seed: 0,
+        pool_bytes_max: 8 * SEGMENT,
+        sheet_bytes_max: 1 << 30,
+        segment_bytes: SEGMENT,
+        segment_unit: 4096,
+        spare_segments: 0,
+        page_lock: false,
+        idle_bytes_max: 0,
+        uid_bytes_max: u64::MAX,
+        uid_sessions_max: 4,
         uid_share: false,
         owners: std::sync::Arc::default(),
-        administrators: if rng.chance(20) { vec![3] } else { Vec::new() },
+        administrators: Vec::new(),
         observers: Vec::new(),
         refused_uid: None,
-        stream_grace_ns: rng.pick(&[1_000_000, 50_000_000, 2_000_000_000]),
+        stream_grace_ns: 50_000_000,
         descriptors_max: 10_000,
         lease_ns_max: None,
-        devices: if rng.chance(60) { vec![device] } else { Vec::new() },
+        devices: Vec::new(),
         no_device: String::new(),
         uid_device_bytes_max: u64::MAX,
         quarantine_ns: 100_000_000,

@@ -83,11 +83,8 @@ class Published:
 
     def _publish_again(self, client: _native.Client) -> None:
         name = own_name()
-        value: Any = self.leased
-        if isinstance(value, _native.Dataset):
-            version = client.put_dataset(name, {member: value[member].numpy() for member in value}, ephemeral=True)
-        else:
-            version = client.put(name, value.numpy(), ephemeral=True)
+        # What `share` publishes is a dataset.
+        version = client.put_dataset(name, {member: self.leased[member].numpy() for member in self.leased}, ephemeral=True)
         self.key = (*self.key[:2], name, version.words, self.key[-1])
         _published[self.key] = self
         self.own(client, name)

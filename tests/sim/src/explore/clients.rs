@@ -25,7 +25,7 @@ pub enum Choice {
     Delete(usize, u64),
     /// Renames the first name to the second.
     Rename(usize),
-    /// Learns which names it has lost, and tells which ones it has deleted.
+    /// The client learns which names it has lost, and reports the names that it has deleted.
     Tend(usize),
     /// Leases a name's value, or drops the lease.
     Lease(usize, u64),

@@ -5,6 +5,7 @@ use super::model::{Model, Op, Stream, Val};
 use crate::Plan;
 use crate::client::Asked;
 use crate::cuts::Cuts;
+use crate::reload::plain_settings;
 use crate::restart::Life;
 use crate::rng::Rng;
 use crate::sim::{SEGMENT, Sim};
@@ -49,35 +50,7 @@ fn settings(mode: Mode) -> Settings {
         payer: Payer::Daemon,
     };
     let rule = NamespaceRule { readers: Vec::new(), writers: vec![Principal::Uid(1), Principal::Uid(2)], limits };
-    Settings {
-        mode,
-        pid: 1,
-        seed: SEED,
-        pool_bytes_max: 8 * SEGMENT,
-        sheet_bytes_max: 1 << 30,
-        segment_bytes: SEGMENT,
-        segment_unit: 4096,
-        spare_segments: 0,
-        page_lock: false,
-        idle_bytes_max: 0,
-        uid_bytes_max: u64::MAX,
-        uid_sessions_max: 4,
-        uid_share: false,
-        owners: std::sync::Arc::default(),
-        administrators: Vec::new(),
-        observers: Vec::new(),
-        refused_uid: None,
-        stream_grace_ns: 50_000_000,
-        descriptors_max: 10_000,
-        lease_ns_max: None,
-        devices: Vec::new(),
-        no_device: String::new(),
-        uid_device_bytes_max: u64::MAX,
-        quarantine_ns: 100_000_000,
-        spill: None,
-        private: limits,
-        namespaces: BTreeMap::from([("lab".into(), rule)]),
-    }
+    Settings { seed: SEED, ..plain_settings(mode, limits, rule) }
 }
 
 impl World {
