@@ -19,6 +19,7 @@ pub fn groups(setting: &Setting) -> Vec<Group> {
         polling.push(duel(setting, "stream_poll_one_way", ICEORYX, to, Game::IceoryxPoll, bytes));
         polling.push(duel(setting, "stream_loan_one_way", OURS, to, Game::StreamLoan, bytes));
     }
+    polling.push(duel(setting, "name_poll_one_way", OURS, Some("cacheline_one_way"), Game::NamePoll, 1 << 10));
     let mut touching = Vec::new();
     for bytes in SIZES {
         let floor = move || floors::written_read(cores, bytes);
@@ -35,7 +36,7 @@ pub fn groups(setting: &Setting) -> Vec<Group> {
         duel(setting, "stream_epoll_one_way", OURS, Some("eventfd_epoll_one_way"), Game::StreamEpoll, 1 << 10),
     ];
     vec![
-        Group { doing: "streams, polled", entries: polling },
+        Group { doing: "streams and names, polled", entries: polling },
         Group { doing: "streams, written and read", entries: touching },
         Group { doing: "streams, asleep", entries: waking },
     ]

@@ -16,6 +16,8 @@ pub enum Game {
     /// Works as [`StreamPoll`](Self::StreamPoll), but the sender writes every byte of each message,
     /// and the receiver reads every byte.
     StreamWrittenRead,
+    /// Two names, one for each end. The ends poll inside `wait_newer`, and do not touch the payload. A sample is one way.
+    NamePoll,
     /// tensorlend's stream to a receiver that sleeps in `recv`. A sample is one way.
     StreamWake,
     /// tensorlend's stream to a receiver that sleeps in epoll. A sample is one way.
@@ -37,11 +39,12 @@ pub enum Game {
 }
 
 impl Game {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::StreamPoll,
         Self::StreamLoan,
         Self::StreamLoanWrittenRead,
         Self::StreamWrittenRead,
+        Self::NamePoll,
         Self::StreamWake,
         Self::StreamEpoll,
         Self::Lend,
@@ -58,6 +61,7 @@ impl Game {
             Self::StreamLoan => "stream-loan",
             Self::StreamLoanWrittenRead => "stream-loan-written-read",
             Self::StreamWrittenRead => "stream-written-read",
+            Self::NamePoll => "name-poll",
             Self::StreamWake => "stream-wake",
             Self::StreamEpoll => "stream-epoll",
             Self::Lend => "lend",

@@ -10,6 +10,7 @@ mod iceoryx;
 mod invitation;
 mod leftovers;
 mod link;
+mod name;
 mod party;
 mod stream;
 

@@ -8,6 +8,7 @@ use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use super::game::Game;
 use super::invitation::Invitation;
 use super::link::{Lender, Sleeper};
+use super::name::NamePoller;
 use super::stream::{LoanPoller, Poller};
 use crate::BaselineError;
 use crate::cores::{pin, unpin};
@@ -40,6 +41,7 @@ fn play(invitation: &Invitation) -> Result<(), BaselineError> {
         Game::StreamLoan => Box::new(Volley::one_way(LoanPoller::<false>::meet(invitation)?)),
         Game::StreamLoanWrittenRead => Box::new(Volley::one_way(LoanPoller::<true>::meet(invitation)?)),
         Game::StreamWrittenRead => Box::new(Volley::one_way(Poller::<true>::meet(invitation)?)),
+        Game::NamePoll => Box::new(Volley::one_way(NamePoller::meet(invitation)?)),
         Game::StreamWake | Game::StreamEpoll => Box::new(Alarm(Sleeper::meet(invitation)?)),
         Game::Lend | Game::Put => Box::new(Volley::round_trip(Lender::meet(invitation)?)),
         Game::StreamLoanEach => Box::new(Each(LoanPoller::<false>::meet(invitation)?)),
