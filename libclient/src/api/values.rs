@@ -433,9 +433,8 @@ impl Client {
     fn wait_value_until(&self, name: &str, seen: Version, deadline: Deadline) -> Result<Value> {
         check_name(name)?;
         loop {
-            let here = self.wait_anywhere(name, seen, deadline)?;
             // After `None`, another client has just deleted the name, so continue to wait.
-            if let Some(leased) = lease_key(self.session(), here.as_bytes(), name)? {
+            if let Some(leased) = self.wait_anywhere(name, seen, deadline)?.lease(name)? {
                 return assemble::value(self.session(), leased, name);
             }
         }

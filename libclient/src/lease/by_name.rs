@@ -16,26 +16,10 @@ use tensorlend_layout::word::{Cell, OwnerWord, Word};
 /// Maximum number of requests for a part of cells that does not exist, while the route to the cell does not change.
 const MISSING_MAX: u32 = 64;
 
+/// Leases the value of a name.
 #[inline]
 pub fn lease_key(session: &Session, key: &[u8], name: &str) -> Result<Option<Leased>> {
-    session.check()?;
-    let hash = session.directory.hash(key);
-    loop {
-        let Some(found) = session.find_live(hash, key) else {
-            match lease_announced(session, hash, key, name)? {
-                Leasing::Held(leased) => return Ok(Some(leased)),
-                Leasing::Absent => return Ok(None),
-                Leasing::Moved => continue,
-            }
-        };
-        let word = &session.directory.names[found.entry.index()].owner_word;
-        let route = Route::owner_word(word, found.owner_word);
-        match lease(session, found.owner_word.owner(), route, At::Cell(found.owner_word.cell()), name)? {
-            Leasing::Held(leased) => return Ok(Some(leased)),
-            Leasing::Absent => return Ok(None),
-            Leasing::Moved => std::hint::spin_loop(),
-        }
-    }
+    Polled::new(session, key).lease(name)
 }
 
 /// Returns the route to an announced name, which leads through the `absorbed` word of the announcing client.
@@ -125,12 +109,11 @@ impl<'s> CellRoute<'s> {
     }
 }
 
-/// Reads the cell of a name that the directory contains, without a lease. After `None`, [`peek_slowly`] finds the
-/// reason.
+/// Reads the cell of a name that the directory contains, without a lease. After `None`, the name has another owner word, or
+/// the cell is not mapped.
 #[inline(always)]
-fn cell_in_directory(session: &Session, key: &[u8]) -> Option<(OwnerWord, Cell)> {
-    let FoundName { entry, owner_word } = session.find_live(session.directory.hash(key), key)?;
-    let (owner, number) = (owner_word.owner(), owner_word.cell());
+fn cell_of(session: &Session, found: &FoundName) -> Option<Cell> {
+    let (owner, number) = (found.owner_word.owner(), found.owner_word.cell());
     let cell = if owner == session.me() {
         // This client never unmaps its own cells, so it reads them without a guard.
         session.names().own_cell(number)?.cell.read()
@@ -141,27 +124,82 @@ fn cell_in_directory(session: &Session, key: &[u8]) -> Option<(OwnerWord, Cell)>
         peer.cell(number)?.read()
     };
     // If the owner word is unchanged, the cell belonged to this name when this thread read it.
-    let same = session.directory.names[entry.index()].owner_word.peek() == owner_word.0;
-    same.then_some((owner_word, Cell(cell)))
+    let same = session.directory.names[found.entry.index()].owner_word.peek() == found.owner_word.0;
+    same.then_some(Cell(cell))
+}
+
+/// A name whose state a thread reads several times. It remembers the entry of the name: the entry belongs to the name while
+/// its owner word is unchanged, because each new owner word has another version.
+pub struct Polled<'a> {
+    session: &'a Session,
+    key: &'a [u8],
+    hash: u64,
+    found: Option<FoundName>,
+}
+
+impl<'a> Polled<'a> {
+    #[inline(always)]
+    pub fn new(session: &'a Session, key: &'a [u8]) -> Self {
+        Self { session, key, hash: session.directory.hash(key), found: None }
+    }
+
+    /// Leases the name's value.
+    #[inline(always)]
+    pub fn lease(mut self, name: &str) -> Result<Option<Leased>> {
+        let Self { session, key, hash, .. } = self;
+        session.check()?;
+        loop {
+            let Some(found) = self.found.take().or_else(|| session.find_live(hash, key)) else {
+                match lease_announced(session, hash, key, name)? {
+                    Leasing::Held(leased) => return Ok(Some(leased)),
+                    Leasing::Absent => return Ok(None),
+                    Leasing::Moved => continue,
+                }
+            };
+            let word = &session.directory.names[found.entry.index()].owner_word;
+            let route = Route::owner_word(word, found.owner_word);
+            match lease(session, found.owner_word.owner(), route, At::Cell(found.owner_word.cell()), name)? {
+                Leasing::Held(leased) => return Ok(Some(leased)),
+                Leasing::Absent => return Ok(None),
+                Leasing::Moved => std::hint::spin_loop(),
+            }
+        }
+    }
+
+    /// Returns the present state of the name, without a lease: its version, if the name has a value.
+    #[inline(always)]
+    pub fn peek(&mut self) -> Result<Peeked> {
+        if let Some(found) = &self.found
+            && let Some(cell) = cell_of(self.session, found)
+        {
+            return Ok(Peeked::of(found.owner_word, cell));
+        }
+        self.find_and_peek()
+    }
+
+    #[inline(always)]
+    fn find_and_peek(&mut self) -> Result<Peeked> {
+        self.found = self.session.find_live(self.hash, self.key);
+        match &self.found {
+            Some(found) if let Some(cell) = cell_of(self.session, found) => Ok(Peeked::of(found.owner_word, cell)),
+            _ => peek_slowly(self.session, self.key),
+        }
+    }
 }
 
 /// Returns whether a name holds a value, without a lease.
 #[inline]
 pub fn exists(session: &Session, key: &[u8]) -> Result<bool> {
-    match cell_in_directory(session, key) {
-        Some((_, cell)) => Ok(cell.is_value()),
-        None => Ok(peek_slowly(session, key)?.exists),
-    }
+    Ok(peek(session, key)?.exists)
 }
 
 /// Returns the present state of a name, without a lease: its version, if the name has a value.
+#[inline]
 pub fn peek(session: &Session, key: &[u8]) -> Result<Peeked> {
-    let Some((owner_word, cell)) = cell_in_directory(session, key) else { return peek_slowly(session, key) };
-    let seen = Some(Version { owner_word: owner_word.0, cell: cell.0 });
-    Ok(Peeked { owner: Some(owner_word.owner()), seen, exists: cell.is_value() })
+    Polled::new(session, key).find_and_peek()
 }
 
-/// Does the work of [`peek`] for a name that is announced, has changed, does not exist, or whose cell is not mapped.
+/// Does the work of [`Polled::peek`] for a name that is announced, has changed, does not exist, or whose cell is not mapped.
 #[cold]
 fn peek_slowly(session: &Session, key: &[u8]) -> Result<Peeked> {
     let mut missing = 0;
@@ -198,4 +236,12 @@ pub struct Peeked {
     pub seen: Option<Version>,
     /// True if the version is a value, false if it is a deletion.
     pub exists: bool,
+}
+
+impl Peeked {
+    #[inline(always)]
+    fn of(owner_word: OwnerWord, cell: Cell) -> Self {
+        let seen = Some(Version { owner_word: owner_word.0, cell: cell.0 });
+        Self { owner: Some(owner_word.owner()), seen, exists: cell.is_value() }
+    }
 }

@@ -1,8 +1,7 @@
 //! Waiting for names.
 
 use crate::error::Result;
-use crate::lease::by_name::Peeked;
-use crate::lease::by_name::peek;
+use crate::lease::by_name::{Peeked, Polled, peek};
 use crate::lease::waiter::EventState;
 use crate::names::version::Version;
 use crate::session::Session;
@@ -10,10 +9,15 @@ use crate::wait::{Deadline, not_published, spin};
 use tensorlend_layout::word::{PARKED_ANY, parked_bit};
 use tensorlend_os::futex;
 
-/// Sleeps until `done` returns true for the key's state. Returns false after the deadline.
-pub fn wait_key(session: &Session, key: &[u8], deadline: Deadline, done: impl Fn(&Peeked) -> bool) -> Result<bool> {
+/// Sleeps until `done` returns true for the name's state. Returns false after the deadline.
+fn wait_until(
+    session: &Session,
+    name: &mut Polled<'_>,
+    deadline: Deadline,
+    done: impl Fn(&Peeked) -> bool,
+) -> Result<bool> {
     session.check()?;
-    if spin(|| Ok(done(&peek(session, key)?).then_some(())))?.is_some() {
+    if spin(|| Ok(done(&name.peek()?).then_some(())))?.is_some() {
         return Ok(true);
     }
     session.waiter().enlist(deadline)?;
@@ -21,13 +25,13 @@ pub fn wait_key(session: &Session, key: &[u8], deadline: Deadline, done: impl Fn
     loop {
         // Sample the bells before the deciding check. Sample the owner's bell only if the name has an owner.
         let news = bell.read();
-        let owner = peek(session, key)?.owner;
+        let owner = name.peek()?.owner;
         let owned = match owner {
             Some(owner) => session.peers().with_bell(owner, |sheet| (sheet.clone(), sheet.bell.read()))?,
             None => None,
         };
         let parked = session.waiter().park(owner.map_or(0, parked_bit) | PARKED_ANY);
-        let now = peek(session, key)?;
+        let now = name.peek()?;
         if done(&now) {
             return Ok(true);
         }
@@ -50,11 +54,12 @@ pub fn newer(session: &Session, key: &[u8], seen: Version) -> Result<EventState>
     Ok(EventState { is_over: now.exists && now.seen != Some(seen), owners: [now.owner, None] })
 }
 
-/// Waits for a value of `name` other than `seen`.
-pub fn wait_newer(session: &Session, name: &str, seen: Version, deadline: Deadline) -> Result<()> {
+/// Waits for a value of `name` other than `seen`. Returns the name, to lease that value.
+pub fn wait_newer<'a>(session: &'a Session, name: &'a str, seen: Version, deadline: Deadline) -> Result<Polled<'a>> {
     let newer = |now: &Peeked| now.exists && now.seen != Some(seen);
-    if wait_key(session, name.as_bytes(), deadline, newer)? {
-        return Ok(());
+    let mut polled = Polled::new(session, name.as_bytes());
+    if wait_until(session, &mut polled, deadline, newer)? {
+        return Ok(polled);
     }
     let what = match peek(session, name.as_bytes()) {
         Ok(now) if !now.exists => not_published(name),

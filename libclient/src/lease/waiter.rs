@@ -1,6 +1,6 @@
 //! The thread that waits for names and lists on behalf of tasks.
 //!
-//! The thread sleeps as `wait_key` in `lease/wait.rs` does. It sleeps on the bells of all owners of the awaited names, on
+//! The thread sleeps as `wait_until` in `lease/wait.rs` does. It sleeps on the bells of all owners of the awaited names, on
 //! the directory's bell, and on a bell of its own. Its own bell rings when a task adds a wait, or when the program drops the
 //! last handle. A task that stops waiting drops the ticket of its wait, and the thread sees this in its next turn.
 

@@ -5,7 +5,7 @@ use crate::call::Caller;
 use crate::client::Client;
 use crate::error::{Error, RemoteTrouble, Result};
 use crate::lease::assemble;
-use crate::lease::by_name::lease_key;
+use crate::lease::by_name::{Polled, lease_key};
 use crate::lease::take::Leased;
 use crate::lease::value::Value;
 use crate::lease::wait::wait_entry;
@@ -126,20 +126,19 @@ impl Client {
         Err(trouble(name, RemoteTrouble::Gateway { why }))
     }
 
-    /// Waits until a name of this machine or another one has a value other than `seen`. Returns the local name.
-    pub(crate) fn wait_anywhere<'n>(&self, name: &'n str, seen: Version, deadline: Deadline) -> Result<&'n str> {
+    /// Waits until a name of this machine or another one has a value other than `seen`. Returns the local name, to lease
+    /// that value.
+    pub(crate) fn wait_anywhere<'a>(&'a self, name: &'a str, seen: Version, deadline: Deadline) -> Result<Polled<'a>> {
         if !may_be_far(name) {
-            wait_newer(self.session(), name, seen, deadline)?;
-            return Ok(name);
+            return wait_newer(self.session(), name, seen, deadline);
         }
         let mut known = None;
         // Do not pause before the first poll: this machine may already have the value.
         let mut nap = Duration::ZERO;
         loop {
             match wait_newer(self.session(), name, seen, deadline.at_most(nap)) {
-                Ok(()) => return Ok(name),
                 Err(Error::Timeout { .. }) => {}
-                Err(error) => return Err(error),
+                waited => return waited,
             }
             if !nap.is_zero() && deadline.nap().is_none() {
                 let known = known.map_or_else(|| self.killed_gateway(name), |known| Ok(Some(known)))?;
@@ -148,10 +147,7 @@ impl Client {
             }
             nap = match self.far(name)? {
                 None => NODE_COMES,
-                Some(Far::Here(rest)) => {
-                    wait_newer(self.session(), rest, seen, deadline)?;
-                    return Ok(rest);
-                }
+                Some(Far::Here(rest)) => return wait_newer(self.session(), rest, seen, deadline),
                 Some(Far::There(node)) => {
                     known = self.wait_there(node, name, seen, deadline)?;
                     // If a node has no such name yet, or is unreachable, ask again after this time.
