@@ -7,6 +7,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
 };
+use std::cell::RefCell;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -112,26 +113,36 @@ fn descriptors_of(control: &mut RecvAncillaryBuffer<'_>) -> Vec<OwnedFd> {
 /// The kernel's maximum number of descriptors in one packet.
 const SCM_MAX_FD: usize = 253;
 
+thread_local! {
+    /// The buffer for the next packet. A new one for each packet would be filled with zeros, which takes as long as a system
+    /// call and drives other data out of the processor's first cache.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
 /// Receives one packet, with room for the kernel's maximum number of descriptors. Without this
 /// room, the kernel would close the surplus descriptors on this thread. The owner of a hostile
 /// descriptor can delay its close without limit.
 pub fn receive(socket: impl AsFd, flags: RecvFlags) -> rustix::io::Result<Packet> {
+    // A thread that is ending has no buffer any more.
+    let mut buffer = BUFFER.try_with(RefCell::take).unwrap_or_default();
     // One byte more than allowed. Otherwise the kernel would silently cut a packet that is too
     // long.
-    let mut bytes = vec![0; PACKET_BYTES_MAX + 1];
+    buffer.resize(PACKET_BYTES_MAX + 1, 0);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MAX_FD))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let message = loop {
-        match recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags | RecvFlags::CMSG_CLOEXEC) {
+        match recvmsg(&socket, &mut [IoSliceMut::new(&mut buffer)], &mut control, flags | RecvFlags::CMSG_CLOEXEC) {
             Err(Errno::INTR) => {}
-            other => break other?,
+            other => break other,
         }
     };
+    let received = message.map(|message| (buffer[..message.bytes].to_vec(), message.flags));
+    let _ = BUFFER.try_with(|kept| kept.replace(buffer));
+    let (bytes, flags) = received?;
     let descriptors = descriptors_of(&mut control);
-    bytes.truncate(message.bytes);
-    let cut = message.flags.contains(ReturnFlags::TRUNC);
+    let cut = flags.contains(ReturnFlags::TRUNC);
     let truncated = cut || bytes.len() > PACKET_BYTES_MAX || descriptors.len() > DESCRIPTORS_MAX;
-    let lost_descriptors = message.flags.contains(ReturnFlags::CTRUNC);
+    let lost_descriptors = flags.contains(ReturnFlags::CTRUNC);
     Ok(Packet { bytes, descriptors, truncated, lost_descriptors })
 }
 

@@ -48,7 +48,8 @@ impl NameEntry {
     /// If the word changed and the key is equal, R compares the *same* entry again. Another client
     /// may have taken the name over, and a search that continued with the next place would miss the
     /// name. The loop ends, because R repeats it only after a store of the daemon.
-    #[inline]
+    // Not inlined: a search compares about one key, and the compiler would prepare the comparison before each search.
+    #[inline(never)]
     pub fn probe(&self, hash: u64, key: &[u8], long_names: &[LongName]) -> Option<OwnerWord> {
         loop {
             let owner_word = OwnerWord(self.owner_word.read());
@@ -74,10 +75,10 @@ impl NameEntry {
         if word & 0xFFFF != key.len() as u64 {
             return false;
         }
-        let (name, tail) = key.split_at(key.len().min(ENTRY_NAME_WORDS * 8));
-        are_in(name, &self.name)
-            && (tail.is_empty()
-                || long_names.get((word >> 16) as usize).is_some_and(|block| are_in(tail, &block.bytes)))
+        match key.split_at_checked(ENTRY_NAME_WORDS * 8) {
+            Some((name, tail)) if !tail.is_empty() => are_in(name, &self.name) && tail_is(tail, word >> 16, long_names),
+            _ => are_in(key, &self.name),
+        }
     }
 
     /// Copies the key of a live entry by `copy`, with the owner word for which the copy is valid. Returns `None` if the entry
@@ -148,6 +149,12 @@ impl NameEntry {
         self.key.put(key.len() as u64 | if long { u64::from(block) << 16 } else { 0 });
         self.hash.put(hash);
     }
+}
+
+/// Returns true if this block has the tail of a long key.
+#[cold]
+fn tail_is(tail: &[u8], block: u64, long_names: &[LongName]) -> bool {
+    long_names.get(block as usize).is_some_and(|block| are_in(tail, &block.bytes))
 }
 
 /// Returns true if the words begin with these bytes, zero-filled to whole words.
