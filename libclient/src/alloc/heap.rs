@@ -105,8 +105,6 @@ struct OwnSegment {
     slots: Vec<Slot>,
     base: SlotNo,
     place: ArenaId,
-    /// The number of segments that the daemon had lent to this client before this one.
-    age: u64,
     /// The value of [`Heap::lent`] when a slot of this segment was last freed.
     freed: u64,
 }
@@ -215,20 +213,19 @@ impl Heap {
         self.placement.anywhere = true;
     }
 
-    /// Adds a segment that the daemon has lent.
-    pub fn add(&mut self, base: SlotNo, slots_log2: u8, locked: PageLock, map: Segment, records: Records<SlotRecord>) {
-        let bytes = map.bytes() as u64;
+    /// Adds a segment that the daemon has lent for a slot of `length` bytes.
+    pub fn add(&mut self, base: SlotNo, length: u64, locked: PageLock, map: Segment, records: Records<SlotRecord>) {
         let slot = Slot { generation: self.generation_floor, offset: 0, capacity: 0, next: SLOT_NONE, holders: 0 };
-        let space = Space::new(bytes, slots_log2);
+        let space = Space::new(map.bytes() as u64, records.len(), self.is_small(length), self.lent);
+        let slots = vec![slot; records.len()];
         self.insert(OwnSegment {
             records,
             locked,
             memory: Memory::Host(map),
             space,
-            slots: vec![slot; 1 << slots_log2],
+            slots,
             base,
             place: HOST,
-            age: self.lent,
             freed: 0,
         });
         self.lent += 1;

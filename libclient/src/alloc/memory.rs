@@ -53,7 +53,7 @@ impl Allocator {
             tensorlend_layout::crash_point!("grow: mapped");
             // Add the segment before the acknowledgement: a client that reconnects after the daemon was replaced reports the
             // segments in its heap.
-            lock(&self.heap).add(base, slots_log2, locked, map, records);
+            lock(&self.heap).add(base, length, locked, map, records);
             tensorlend_layout::crash_point!("grow: taken over");
             Ok(())
         })();

@@ -195,7 +195,7 @@ impl Allocator {
             let records = records(&slots, Access::Write, Magic::Slots, 1 << slots_log2)?;
             let map = self.lendings.find_or_add(&self.link, lent, segment, Use::Write);
             map.mapped(doing)?;
-            lock(&self.heap).add_in(place, slots_log2, map, records);
+            lock(&self.heap).add_in(place, map, records);
             Ok(())
         })();
         let acknowledged = answer.acknowledge();

@@ -7,6 +7,7 @@
 //! can return it.
 
 use crate::alloc::extents::Extents;
+use tensorlend_layout::size;
 use tensorlend_layout::tensor::{ALIGN, PAGE};
 use tensorlend_layout::word::low8;
 
@@ -26,8 +27,19 @@ const ROUND: u64 = 32;
 /// leaves at most this length or this part unused.
 const STEP: u64 = 16;
 const GROWTH: u64 = 4;
-/// log2 of the number of slots of a small segment: for the first segment, for the next segments at first, and at most.
-const SLOTS_LOG2: (u8, u8, u8) = (9, 12, 18);
+/// log2 of the number of slots of the first small segment. It is the same for every client, so that the daemon can have a table
+/// of this length ready.
+const FIRST_LOG2: u8 = 8;
+/// log2 of the number of slots of a further small segment, at least and at most. With fewer slots, the table would be no shorter.
+const SLOTS_LOG2: (u8, u8) = (5, 18);
+/// A further small segment has at most this many times the slots that would fill it, before the number is rounded down to a power
+/// of two.
+const SLOTS_MARGIN: u64 = 3;
+/// A further small segment has at most this many times the slots that the client uses in all its small segments.
+const SLOTS_GROWTH: u64 = 8;
+/// A small segment has enough slots for tensors of this length, even if the client's tensors are longer. At a limit, the client
+/// gets no further segment, and the next tensors may be shorter.
+const SLOT_BYTES_MAX: u64 = 16 << 10;
 /// The client keeps unused segments while at most this many bytes are free, or at most as many as are in use and a part of
 /// [`GROWTH`] more: two values of about one length that replace each other have a segment each.
 const IDLE_BYTES_MIN: u64 = 256 << 20;
@@ -36,6 +48,8 @@ const IDLE_BYTES_MIN: u64 = 256 << 20;
 pub struct Space {
     bytes: u64,
     small: bool,
+    /// The number of segments that the daemon had lent to this client before this one.
+    age: u64,
     extents: Extents,
     /// Slot numbers that were used before and are free.
     numbers: Vec<u32>,
@@ -45,12 +59,15 @@ pub struct Space {
 }
 
 impl Space {
-    /// Creates a space of `bytes` bytes and 2^`slots_log2` slot numbers, all free.
-    pub fn new(bytes: u64, slots_log2: u8) -> Self {
-        // Only small segments have this many slot numbers, so the protocol needs no field for the kind.
-        let small = slots_log2 >= SLOTS_LOG2.0;
-        let count = 1 << slots_log2;
-        Self { bytes, small, extents: Extents::new(bytes), numbers: Vec::new(), fresh: 0, count }
+    /// Creates a space of `bytes` bytes and `count` slot numbers, all free. `small`: it serves small slots. `age`: the number
+    /// of segments that the daemon had lent to this client before this one.
+    pub fn new(bytes: u64, count: usize, small: bool, age: u64) -> Self {
+        let count = size::count(count);
+        Self { bytes, small, age, extents: Extents::new(bytes), numbers: Vec::new(), fresh: 0, count }
+    }
+
+    pub fn age(&self) -> u64 {
+        self.age
     }
 
     /// Returns whether no bytes are handed out.
@@ -61,6 +78,11 @@ impl Space {
     /// Returns the number of bytes handed out.
     pub fn taken_bytes(&self) -> u64 {
         self.extents.taken_bytes()
+    }
+
+    /// Returns the number of slots in use.
+    fn taken(&self) -> u64 {
+        u64::from(self.fresh) - self.numbers.len() as u64
     }
 
     /// Returns whether a slot number is free.
@@ -103,15 +125,13 @@ impl Space {
 /// The placement rules, for a pool with ordinary segments of `ordinary` bytes.
 pub struct Placement {
     ordinary: u64,
-    /// log2 of the number of slots to request with the next small segment.
-    slots_log2: u8,
     /// True if the daemon had no more memory to lend. Then slots go into any segment.
     pub anywhere: bool,
 }
 
 impl Placement {
     pub fn new(ordinary: u64) -> Self {
-        Self { ordinary, slots_log2: SLOTS_LOG2.1, anywhere: false }
+        Self { ordinary, anywhere: false }
     }
 
     /// Returns whether slots of this length are small, so that they have segments of their own.
@@ -125,22 +145,18 @@ impl Placement {
 
     /// Returns the space from which the caller should take an extent.
     pub fn choose<'s>(
-        &mut self,
+        &self,
         spaces: impl Iterator<Item = (usize, &'s Space)> + Clone,
         length: u64,
         align: u64,
     ) -> Option<usize> {
         let small = self.is_small(length);
-        let mut with_numbers = spaces.clone().filter(|(_, space)| space.has_numbers());
+        let mut with_numbers = spaces.filter(|(_, space)| space.has_numbers());
         if small {
             // Use the first space that fits: there may be very many spaces, and no extent is better than another.
             let fits = |(_, space): &(usize, &Space)| space.small && space.extents.best(length, align).is_some();
             if let Some((at, _)) = with_numbers.clone().find(fits) {
                 return Some(at);
-            }
-            if spaces.clone().any(|(_, space)| space.small && !space.has_numbers() && !space.extents.is_full()) {
-                // The slots are even smaller than expected, so the next segment gets four times as many slot numbers.
-                self.slots_log2 = (self.slots_log2 + 2).min(SLOTS_LOG2.2);
             }
         } else {
             let best = with_numbers.clone().filter(|(_, space)| !space.small).filter_map(|(at, space)| {
@@ -167,22 +183,24 @@ impl Placement {
             return (if bytes > self.ordinary / 4 * 3 { self.ordinary } else { bytes }, SMALL_LOG2);
         }
         let small = self.is_small(length);
-        let bytes: u64 = spaces.filter(|(_, space)| space.small == small).map(|(_, space)| space.bytes).sum();
-        let is_first = bytes == 0;
-        let least = match (small, is_first) {
-            (true, true) => FIRST_BYTES,
-            (true, false) => LEAST_BYTES.0,
+        let spaces: Vec<&Space> = spaces.map(|(_, space)| space).filter(|space| space.small == small).collect();
+        let total: u64 = spaces.iter().map(|space| space.bytes).sum();
+        let least = match (small, total) {
+            (true, 0) => FIRST_BYTES,
+            (true, _) => LEAST_BYTES.0,
             (false, _) => LEAST_BYTES.1,
         };
-        let bytes = bytes.min((self.ordinary / STEP).max(bytes / GROWTH)).next_multiple_of(PAGE);
+        let bytes = total.min((self.ordinary / STEP).max(total / GROWTH)).next_multiple_of(PAGE);
         let bytes = bytes.clamp(least.min(self.ordinary), self.ordinary).max(length);
-        let slots_log2 = match (small, is_first) {
-            (true, true) => SLOTS_LOG2.0,
-            // The segment gets at most as many slot numbers as the number of slots that fit into it.
-            (true, false) => self.slots_log2.min(low8((bytes / ALIGN).ilog2().into())).max(SLOTS_LOG2.0),
-            (false, _) => SMALL_LOG2,
-        };
-        (bytes, slots_log2)
+        if !small {
+            return (bytes, SMALL_LOG2);
+        }
+        let Some(newest) = spaces.iter().max_by_key(|space| space.age) else { return (bytes, FIRST_LOG2) };
+        // The next slots are probably as long as those in the newest segment.
+        let mean = (newest.taken_bytes() + length) / (newest.taken() + 1);
+        let taken = spaces.iter().map(|space| space.taken()).sum::<u64>() + 1;
+        let slots = (SLOTS_MARGIN * bytes / mean.min(SLOT_BYTES_MAX)).min(SLOTS_GROWTH * taken).min(bytes / ALIGN);
+        (bytes, low8(slots.ilog2().into()).clamp(SLOTS_LOG2.0, SLOTS_LOG2.1))
     }
 
     /// Returns the unused segments that the client should return before it requests one of `length` bytes. So a client whose
@@ -216,6 +234,7 @@ impl Placement {
 mod tests {
     use super::*;
     use crate::alloc::heap::extent_bytes;
+    use tensorlend_layout::catalogue::{SlotRecord, part_bytes};
     use tensorlend_layout::random::splitmix64;
 
     const MIB: u64 = 1 << 20;
@@ -264,12 +283,13 @@ mod tests {
                 self.give_back(at);
             }
             let (wanted, slots_log2) = self.placement.wanted(self.spaces.iter().map(|(_, s)| s).enumerate(), length);
+            let small = self.placement.is_small(length);
             // Rounds as the daemon does.
             let ordinary = self.placement.ordinary;
             let bytes = wanted.next_multiple_of(PAGE);
             let bytes = if bytes > ordinary / 8 * 7 { bytes.max(ordinary) } else { bytes };
             assert!(bytes == wanted || wanted > ordinary || length < ordinary / LONG, "the client knows what it gets");
-            self.spaces.push((self.next, Space::new(bytes, slots_log2)));
+            self.spaces.push((self.next, Space::new(bytes, 1 << slots_log2, small, self.next)));
             self.next += 1;
             self.segments += bytes;
             self.requests += 1;
@@ -408,12 +428,64 @@ mod tests {
         assert_eq!(heap.place(64, 64).unwrap().0, long.0);
     }
 
+    /// Asserts that the slot records of `slots` slots take at most this part of the segments, that few bytes of the segments are
+    /// without slot numbers, and that the client sent few requests.
+    fn check_tables(heap: &Simulated, slots: u64, part: f64, what: &str) {
+        let table = |count: u64| part_bytes::<SlotRecord>(count as usize) as u64;
+        let tables: u64 = heap.spaces.iter().map(|(_, space)| table(space.count.into())).sum();
+        // Each table has a header, and fills its last page.
+        let always = table(1 << FIRST_LOG2) + 2 * PAGE * heap.next;
+        let most = always + ((heap.segments as f64 * part) as u64).min(table(12 * slots)).max(heap.segments / 40);
+        assert!(tables <= most, "{what}: {tables} bytes of tables for segments of {} bytes", heap.segments);
+        let most = heap.used / 2 * 3 + 4 * MIB;
+        assert!(heap.segments <= most, "{what}: {} bytes of segments for {} bytes", heap.segments, heap.used);
+        let doublings = u64::from((heap.used / FIRST_BYTES).max(1).ilog2());
+        assert!(heap.requests <= 3 + 2 * doublings, "{what}: {} requests for {} bytes", heap.requests, heap.used);
+    }
+
     #[test]
-    fn many_tiny_slots_get_more_numbers() {
-        let mut heap = Simulated::new(64 * MIB);
-        for _ in 0..10_000 {
-            heap.take(1);
+    fn slot_records_follow_the_slots() {
+        for length in [1, 64, 100, 200, 256, 500, 1000, 1024, 3000, 4096, 10_000, 20_000, 65_536, 81_920, 200_000] {
+            let part = (SLOTS_MARGIN * 128) as f64 / length.clamp(3 * ALIGN, SLOT_BYTES_MAX) as f64;
+            let mut heap = Simulated::new(64 * MIB);
+            for slots in 1..=(300 * MIB / length).min(20_000) {
+                heap.take(length);
+                check_tables(&heap, slots, part, &format!("{slots} slots of {length} bytes"));
+            }
         }
-        assert_eq!(heap.spaces.iter().map(|(_, space)| space.count).collect::<Vec<_>>(), [1 << 9, 1 << 13, 1 << 13]);
+    }
+
+    #[test]
+    fn slot_records_follow_slots_that_change() {
+        const SLOTS: u64 = 20_000;
+        type Length = fn(u64) -> u64;
+        let changes: [(&str, f64, Length); 7] = [
+            ("in turns", 0.05, |at| if at % 2 == 0 { 64 } else { 65_536 }),
+            ("one long one in ten", 0.1, |at| if at % 10 == 9 { 65_536 } else { 64 }),
+            ("short, then long", 2.0, |at| if at < SLOTS / 2 { 64 } else { 65_536 }),
+            ("long, then short", 0.05, |at| if at < SLOTS / 2 { 65_536 } else { 64 }),
+            ("ten phases", 2.0, |at| if at / (SLOTS / 10) % 2 == 0 { 64 } else { 65_536 }),
+            ("ever longer", 2.0, |at| 64 << (at * 12 / SLOTS)),
+            ("ever shorter", 0.1, |at| (128 << 10) >> (at * 12 / SLOTS)),
+        ];
+        for (what, part, length) in changes {
+            let mut heap = Simulated::new(64 * MIB);
+            for at in 0..SLOTS {
+                heap.take(length(at));
+                check_tables(&heap, at + 1, part, &format!("{what}, {at}"));
+            }
+            // In the end, long slots have most of the bytes.
+            check_tables(&heap, SLOTS, 0.05, what);
+        }
+    }
+
+    #[test]
+    fn a_client_at_its_limit_has_numbers_for_shorter_slots() {
+        let mut heap = Simulated::new(64 * MIB);
+        let mut live: Vec<Slot> = (0..4000).map(|_| heap.take(128 << 10)).collect();
+        heap.placement.anywhere = true;
+        live.drain(..2000).for_each(|slot| heap.give(slot));
+        let more = (0..).take_while(|_| heap.place(1024, ALIGN).is_some()).count();
+        assert!(more >= 20_000, "{more} slots of 1 KiB in the place of 2,000 of 128 KiB");
     }
 }

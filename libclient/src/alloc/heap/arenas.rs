@@ -157,10 +157,10 @@ impl Heap {
     }
 
     /// Adds a lent segment to an arena.
-    pub fn add_in(&mut self, place: ArenaId, slots_log2: u8, map: Arc<DeviceMap>, records: Records<SlotRecord>) {
+    pub fn add_in(&mut self, place: ArenaId, map: Arc<DeviceMap>, records: Records<SlotRecord>) {
         let slot = Slot { generation: self.generation_floor, offset: 0, capacity: 0, next: SLOT_NONE, holders: 0 };
-        let (base, space) = (map.lending().base, Space::new(map.bytes(), slots_log2));
-        let slots = vec![slot; 1 << slots_log2];
+        let (base, space) = (map.lending().base, Space::new(map.bytes(), records.len(), false, self.lent));
+        let slots = vec![slot; records.len()];
         let anywhere = self.placement.anywhere;
         self.insert(OwnSegment {
             records,
@@ -170,7 +170,6 @@ impl Heap {
             slots,
             base,
             place,
-            age: self.lent,
             freed: 0,
         });
         self.lent += 1;

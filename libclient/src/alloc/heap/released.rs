@@ -63,7 +63,7 @@ impl Heap {
         };
         let host = self.segments.iter().enumerate().filter(|(_, own)| own.place == HOST);
         let mut oldest: Vec<(u64, usize)> =
-            host.filter(|(_, own)| is_wanted(own)).map(|(at, own)| (own.age, at)).collect();
+            host.filter(|(_, own)| is_wanted(own)).map(|(at, own)| (own.space.age(), at)).collect();
         if oldest.is_empty() {
             return None;
         }
