@@ -1,11 +1,15 @@
 //! Allocates a tensor, fills it with ones, drops it: on the heap, in shared memory, in pools of both, and in a client's
 //! own slots. Then two questions that a study of pools left open: the cost of a bound on the pool, and the behaviour
-//! when no size repeats. Last, the memory of many small clients.
+//! when no size repeats. Last, the memory of small clients, and of clients with many tensors.
+//!
+//! `TENSORLEND_PART=memory` measures only the memory.
 
 #[path = "alloc/pools.rs"]
 mod pools;
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 use tensorlend::{Client, DType};
@@ -14,7 +18,7 @@ use tensorlend_benches::report::Report;
 use tensorlend_benches::stats::{Samples, Summary, now_ns, repeats, timed};
 use tensorlend_benches::table::{Table, bytes, nanos, spread, times};
 use tensorlend_benches::worker::{Role, Worker, ask_all, wait_until};
-use tensorlend_daemon::{Embedded, embedded};
+use tensorlend_daemon::{Config, Embedded, embedded, embedded_with};
 
 const SHAPES: [&[u64]; 6] = [&[1, 1200, 1920, 3], &[1, 480, 320, 3], &[160, 160], &[5, 320], &[100], &[8]];
 /// Minimum duration of a sample, so that reading the clock does not matter.
@@ -25,6 +29,10 @@ fn main() {
         return work(role);
     }
     let mut report = Report::begin("alloc");
+    if std::env::var("TENSORLEND_PART").is_ok_and(|part| part == "memory") {
+        memory(&mut report);
+        return report.end();
+    }
     let broker = embedded().expect("a broker starts");
     study(&mut report, &broker);
     processes(&mut report, &broker);
@@ -33,7 +41,7 @@ fn main() {
     for window in [64, 1] {
         pools::never_repeating(&mut report, window);
     }
-    small_clients(&mut report);
+    memory(&mut report);
     report.end();
 }
 
@@ -41,31 +49,58 @@ fn connect(socket: &Path) -> Client {
     Client::builder().socket(socket).connect().expect("a client connects")
 }
 
-/// The memory of many clients with few tensors each. Each case has a broker of its own.
-fn small_clients(report: &mut Report) {
+/// Measures the memory of clients, as the numbers of clients, tensors of each, and bytes of each tensor. Each case has a broker
+/// of its own.
+fn memory(report: &mut Report) {
+    let small = [(1, 1000), (100, 1000), (500, 1000), (10, 1 << 16), (100, 1 << 16), (6, 1_000_000)];
+    let many = [64, 4096, 80 << 10, 256 << 10, 1 << 20].map(|length| (1, 1000, length));
+    let most = [64, 4096].map(|length| (1, 100_000, length));
     let clients = if report.quick { 4 } else { 100 };
-    let title = format!("Memory of {clients} clients with tensors of their own");
-    let mut table =
-        Table::new(title, &["tensors of each client", "live bytes of all", "segments in use", "shared tables"]);
-    for (tensors, length) in [(1, 1000), (100, 1000), (500, 1000), (10, 1 << 16), (100, 1 << 16), (6, 1_000_000)] {
-        let broker = embedded().expect("a broker starts");
+    let small = small.map(|(tensors, length)| (clients, tensors, length));
+    let cases = small.into_iter().chain(many).chain(most.into_iter().filter(|_| !report.quick));
+    let head = [
+        "clients",
+        "tensors of each",
+        "live bytes of all",
+        "segments in use",
+        "slot records",
+        "all tables",
+        "requests",
+    ];
+    let mut table = Table::new("Memory of clients with tensors of their own", &head);
+    for (clients, tensors, length) in cases {
+        let mut config = Config::default();
+        config.namespace_default.names_max = Some(1 << 17);
+        let broker = embedded_with(&config).expect("a broker starts");
         let value = vec![1u8; length];
-        let clients: Vec<Client> = (0..clients).map(|_| connect(broker.socket())).collect();
-        for (number, client) in clients.iter().enumerate() {
+        let connected: Vec<Client> = (0..clients).map(|_| connect(broker.socket())).collect();
+        let before = connected[0].stat().expect("figures").requests;
+        for (number, client) in connected.iter().enumerate() {
             for tensor in 0..tensors {
                 client.put(&format!("{number}/{tensor}"), &value).expect("a slot");
             }
         }
-        let stat = clients[0].stat().expect("figures");
-        let live = (clients.len() * tensors * length) as u64;
-        table.row(vec![
+        let stat = connected[0].stat().expect("figures");
+        table.row([
+            clients.to_string(),
             format!("{tensors} of {length} B"),
-            bytes(live),
+            bytes((clients * tensors * length) as u64),
             bytes(stat.bytes_in_use),
+            bytes(memfd_bytes("tensorlend-slots")),
             bytes(stat.bytes_sheets),
+            (stat.requests - before).to_string(),
         ]);
     }
-    report.table("small_clients", &table);
+    report.table("memory", &table);
+}
+
+/// Returns the bytes of the pages that the memfds with this name have. The broker runs in this process.
+fn memfd_bytes(name: &str) -> u64 {
+    let link = format!("/memfd:{name} (deleted)");
+    let ours = std::fs::read_dir("/proc/self/fd").expect("this process").flatten().map(|entry| entry.path());
+    let files = ours.filter(|path| std::fs::read_link(path).is_ok_and(|to| to.as_os_str() == link.as_str()));
+    let pages: BTreeMap<u64, u64> = files.flat_map(std::fs::metadata).map(|file| (file.ino(), file.blocks())).collect();
+    pages.values().sum::<u64>() * 512
 }
 
 struct Row {
