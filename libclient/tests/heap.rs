@@ -70,6 +70,17 @@ fn drafts_of_many_threads_never_share_a_slot() {
     assert_eq!(client.memory().slot_bytes, 0);
 }
 
+#[test]
+fn slot_records_are_a_small_part_of_the_segments() {
+    let broker = broker();
+    let client = client(&broker);
+    let before = client.stat().unwrap().bytes_sheets;
+    let _drafts: Vec<Draft> = (0..100).map(|_| draft(&client, 64 * KIB)).collect();
+    let stat = client.stat().unwrap();
+    let tables = stat.bytes_sheets - before;
+    assert!(tables > 0 && tables * 20 <= stat.bytes_in_use, "{tables} of {}", stat.bytes_in_use);
+}
+
 /// Threads that find no room at the same time request one segment, not one each.
 #[test]
 fn threads_share_a_new_segment() {

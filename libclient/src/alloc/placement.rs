@@ -460,11 +460,11 @@ mod tests {
         const SLOTS: u64 = 20_000;
         type Length = fn(u64) -> u64;
         let changes: [(&str, f64, Length); 7] = [
-            ("in turns", 0.05, |at| if at % 2 == 0 { 64 } else { 65_536 }),
+            ("in turns", 0.05, |at| if at.is_multiple_of(2) { 64 } else { 65_536 }),
             ("one long one in ten", 0.1, |at| if at % 10 == 9 { 65_536 } else { 64 }),
             ("short, then long", 2.0, |at| if at < SLOTS / 2 { 64 } else { 65_536 }),
             ("long, then short", 0.05, |at| if at < SLOTS / 2 { 65_536 } else { 64 }),
-            ("ten phases", 2.0, |at| if at / (SLOTS / 10) % 2 == 0 { 64 } else { 65_536 }),
+            ("ten phases", 2.0, |at| if (at / (SLOTS / 10)).is_multiple_of(2) { 64 } else { 65_536 }),
             ("ever longer", 2.0, |at| 64 << (at * 12 / SLOTS)),
             ("ever shorter", 0.1, |at| (128 << 10) >> (at * 12 / SLOTS)),
         ];
@@ -485,7 +485,7 @@ mod tests {
         let mut live: Vec<Slot> = (0..4000).map(|_| heap.take(128 << 10)).collect();
         heap.placement.anywhere = true;
         live.drain(..2000).for_each(|slot| heap.give(slot));
-        let more = (0..).take_while(|_| heap.place(1024, ALIGN).is_some()).count();
+        let more = std::iter::from_fn(|| heap.place(1024, ALIGN)).count();
         assert!(more >= 20_000, "{more} slots of 1 KiB in the place of 2,000 of 128 KiB");
     }
 }
