@@ -33,6 +33,7 @@ impl Extents {
     }
 
     /// Returns whether no bytes are free.
+    #[cfg(feature = "cuda")]
     pub fn is_full(&self) -> bool {
         self.free == 0
     }
