@@ -76,7 +76,8 @@ def install(*, client: Client | None = None, smallest: int = SMALLEST, ttl: floa
     ttl : float
         Seconds within which a message must be received, as in `tensorlend.multiprocessing.install`.
     mode : {"cow", "read"}, default "cow"
-        "cow" for private copies on write; "read" for read-only memory, which is faster.
+        "cow" for tensors of the receiver's own, "read" for read-only memory, which is faster, as in
+        `tensorlend.multiprocessing.install`.
     """
     global _settings
     _install_arrays(client=client, smallest=max(smallest, SMALLEST_ARRAY), ttl=ttl, mode=mode)

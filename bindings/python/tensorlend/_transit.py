@@ -7,7 +7,7 @@ these steps. Sender S, receiver R, daemon D:
 1. S copies the array into a draft.
 2. S publishes it under a new name with a time to live. The name is not ephemeral, because S may end before R leases it.
 3. S writes name and version into the message.
-4. R leases the name, and checks the version.
+4. R leases the name, and checks the version. R copies a short array to which it may write, and ends the lease.
 5. R deletes the name. From here on, only R holds the memory: D frees it with R's last view, or with R's session.
 
 If S is killed before 2, D frees the draft with S's session. If S is killed between 2 and 3, or R before 5, or if no
@@ -26,7 +26,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing import util
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tensorlend import _native, _presence
 from tensorlend._default import default_client
@@ -44,6 +44,10 @@ LEASES_MAX = 3072
 
 #: Maximum bytes of an array in a mailbox. Requests are a small part of the time of a larger message.
 MAIL_MAX = 4 << 20
+
+#: Maximum bytes of an array that the receiver copies, if it may write to it. The page faults of a private mapping take longer. The
+#: copy takes the place of the sender's memory, which has no other reader and is freed at once.
+COPIES_MAX = 8 << 20
 
 #: Maximum bytes of the arrays that a process has lent and that wait for their receivers. A message of a lent array is so short
 #: that it fits into a pipe. So a pipe would not block a sender that is faster than its receivers, as it does if arrays are pickled.
@@ -262,7 +266,8 @@ def lend(value: Any, by: Settings, library: str, waiting: Waiting | None = None)
         return None
     count(nbytes)
     (_waiting if waiting is None else waiting).add(_Message(client, name, words, nbytes))
-    return take, (*where(client), name, words, by.mode, by.ttl, library, receipt)
+    mode = "copy" if by.mode == "cow" and nbytes <= COPIES_MAX else by.mode
+    return take, (*where(client), name, words, mode, by.ttl, library, receipt)
 
 
 def take(
@@ -270,7 +275,7 @@ def take(
     namespace: str | None,
     name: str,
     words: tuple[int, int],
-    mode: Mode,
+    mode: Mode | Literal["copy"],
     ttl: float,
     library: str,
     receipt: tuple[bytes, bytes] | None,
@@ -297,16 +302,17 @@ def take(
     return value
 
 
-def view(client: _native.Client, name: str, words: tuple[int, int], mode: Mode, library: str) -> Any:
-    """Returns the value of a name if it has this version. The result is a view, or a copy if this
+def view(client: _native.Client, name: str, words: tuple[int, int], mode: Mode | Literal["copy"], library: str) -> Any:
+    """Returns the value of a name if it has this version. The result is a view, or a copy if the mode is "copy" or this
     process holds many leases.
     """
-    copies = len(_held) >= LEASES_MAX
-    lease = get_version(client, name, words, "read" if copies else mode)
+    if len(_held) >= LEASES_MAX:
+        mode = "copy"
+    lease = get_version(client, name, words, "read" if mode == "copy" else mode)
     if lease is None:
         raise NotFoundError(f"{name!r} was overwritten")
-    if copies:
-        value = lease.numpy().copy() if library == "numpy" else lease.torch().clone()
+    if mode == "copy":
+        value = lease.numpy().copy("K") if library == "numpy" else lease.torch().clone()
         lease.release()
         return value
     _held.add(lease)

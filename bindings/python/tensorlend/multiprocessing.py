@@ -49,8 +49,8 @@ def install(
         Seconds within which a message must be received. Arrays of up to 4 MiB have a second less, or a sixteenth of the time if
         that is shorter. Messages end earlier when all processes of the program have ended.
     mode : {"read", "cow"}, default "cow"
-        "cow": the receiver may write to its array, which copies the written pages. "read" is
-        faster, but the array is read-only.
+        "cow": the receiver may write to its array. It copies arrays of up to 8 MiB, and maps larger ones, of which the kernel
+        copies the written pages. "read" is faster, but the array is read-only.
 
     Raises
     ------

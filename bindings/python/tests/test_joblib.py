@@ -16,6 +16,7 @@ joblib = pytest.importorskip("joblib", reason="joblib is not installed")
 
 import tensorlend
 import tensorlend.joblib
+from tensorlend import _transit
 
 LARGE = 1 << 18  # elements of 8 bytes
 
@@ -179,13 +180,17 @@ def process_of(array):
     return os.getpid()
 
 
+#: Elements of 8 bytes of a result that the caller maps.
+MAPPED = _transit.COPIES_MAX // 8 + 1
+
+
 def result(n):
-    return np.full(LARGE, n)
+    return np.full(MAPPED, n)
 
 
 def test_results_are_the_callers_own(installed):
     found = joblib.Parallel(n_jobs=2)(joblib.delayed(result)(n) for n in range(5))
-    assert [described(array) for array in found] == [(True, True, float(n) * LARGE) for n in range(5)]
+    assert [described(array) for array in found] == [(True, True, float(n) * MAPPED) for n in range(5)]
     found[1] += 1
     # A thread of the worker handles the receipt.
     eventually("all results are received", lambda: not installed.list("transit/*"))

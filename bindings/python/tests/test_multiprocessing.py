@@ -45,6 +45,12 @@ def is_free(client):
     return client.memory()[0] <= 64
 
 
+@pytest.fixture(autouse=True)
+def mapped(monkeypatch):
+    """Makes receivers map all arrays, so that tests can distinguish them from pickles."""
+    monkeypatch.setattr(_transit, "COPIES_MAX", 0)
+
+
 @pytest.fixture
 def installed(client):
     tensorlend.multiprocessing.install(client=client)
@@ -60,6 +66,7 @@ def is_leased(array):
 
 
 def double(address, inbox, outbox):
+    _transit.COPIES_MAX = 0
     if address:
         tensorlend.multiprocessing.install(client=tensorlend.connect(address))
     while (array := inbox.get()) is not None:
@@ -92,6 +99,20 @@ def test_pipes_keep_what_the_sender_had(installed):
     sent[:] = 0
     found = there.recv()
     assert is_leased(found["a"][0]) and (found["a"][0] == np.arange(LARGE)).all() and found["b"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_the_receiver_copies_a_short_array_and_frees_the_senders_memory(installed, monkeypatch, order):
+    sent = np.arange(2 * LARGE).reshape(2, LARGE, order=order)
+    monkeypatch.setattr(_transit, "COPIES_MAX", sent.nbytes)
+    here, there = multiprocessing.Pipe()
+    here.send(sent)
+    assert len(in_transit(installed)) == 1
+    found = there.recv()
+    assert not is_leased(found) and (found == sent).all() and found.strides == sent.strides and found.flags.writeable
+    assert not in_transit(installed) and is_free(installed)
+    here.send(np.arange(2 * LARGE + 1))
+    assert is_leased(there.recv())
 
 
 def square(array):
