@@ -21,9 +21,11 @@ const fn tag(hash: u64) -> u64 {
 /// Returns the name in a cell's record, whose length and words its client reports. Returns `None` if they are no name.
 #[cfg(not(loom))]
 pub fn reported_name(bytes: u64, words: impl IntoIterator<Item = u64>) -> Option<String> {
-    let name: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
-    let text = core::str::from_utf8(name.get(..usize::try_from(bytes).ok()?)?).ok()?;
-    crate::name::check(text).is_ok().then(|| text.to_owned())
+    let mut name: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
+    let bytes = usize::try_from(bytes).ok().filter(|&bytes| bytes <= name.len())?;
+    name.truncate(bytes);
+    let name = String::from_utf8(name).ok()?;
+    crate::name::check(&name).is_ok().then_some(name)
 }
 
 impl Catalogue {

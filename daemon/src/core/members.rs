@@ -379,7 +379,9 @@ impl Members {
     /// Adds a cell of a disconnected client to the survey in progress. An owner word now leads to
     /// the cell.
     pub fn surveyed(&mut self, number: ClientNo, cell: CellNo) {
-        let Some(client) = self.get_mut(number) else { return };
+        // Check the state first: reading the value takes system calls.
+        let is_surveyed = |client: &Client| matches!(client.state, ClientState::Frozen { survey: Some(_), .. });
+        let Some(client) = self.get_mut(number).filter(|client| is_surveyed(client)) else { return };
         let value = client.value(cell).filter(|value| value.is_value());
         if let (Some(value), ClientState::Frozen { survey: Some(survey), .. }) = (value, &mut client.state) {
             survey.in_use = true;

@@ -3,16 +3,13 @@
 //! a claim on an item of a queue.
 
 use super::{Binding, Bindings, is_own};
-use crate::core::client::Sheets;
 use crate::core::clock::Timer;
 use crate::core::context::Context;
 use crate::core::env::Env;
 use crate::core::members::Members;
 use crate::core::names::Full;
 use crate::core::parts::Parts;
-use std::mem::offset_of;
-use tensorlend_layout::announce::reported_name;
-use tensorlend_layout::catalogue::{CELL_NAME_WORDS, CellRecord, RING};
+use tensorlend_layout::catalogue::RING;
 use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::number::{CellNo, ClientNo, EntryNo};
 use tensorlend_layout::wire::Refusal;
@@ -196,11 +193,11 @@ impl Bindings {
         if state == MemberState::Open {
             client.announcements.absorbing().add(end.wrapping_sub(index));
         }
-        let announced: Vec<u64> = client.announcements(index, end).collect();
-        for word in announced {
-            let client = parts.members.me(number);
-            let (tag, cell) = (word >> 24, CellNo::low(word));
-            if let Some(key) = announced_name(&client.sheets, cell)
+        let (tags, cells): (Vec<u64>, Vec<CellNo>) =
+            client.announcements(index, end).map(|word| (word >> 24, CellNo::low(word))).unzip();
+        let names = client.sheets.names(&cells);
+        for ((tag, cell), name) in tags.into_iter().zip(cells).zip(names) {
+            if let Some(key) = name
                 && parts.context.directory.hash(&key) >> 24 == tag
             {
                 let found = parts.context.directory.find_key(&key);
@@ -274,15 +271,4 @@ impl Bindings {
         self.absorb_due_ns = Some(env.clock.now_ns());
         env.clock.set_timer(0, Timer::Absorb(context.ledger.id()));
     }
-}
-
-/// Returns the name in a cell's record, as its client reports it. Returns `None` for a name of more
-/// than 64 bytes, because the record has no room for it.
-pub(super) fn announced_name(sheets: &Sheets, cell: CellNo) -> Option<Vec<u8>> {
-    let (view, record) = sheets.cell(cell)?;
-    let mut words = [0u64; 1 + CELL_NAME_WORDS];
-    // The name follows its length.
-    view.words(record + offset_of!(CellRecord, name_bytes), &mut words).then_some(())?;
-    let [bytes, ref name @ ..] = words;
-    reported_name(bytes, name.iter().copied()).map(String::into_bytes)
 }

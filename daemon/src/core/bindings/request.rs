@@ -1,6 +1,5 @@
 //! Requests that bind, delete, tidy and rename names.
 
-use super::absorb::announced_name;
 use super::{Binding, Bindings};
 use crate::core::env::Env;
 use crate::core::outcome::{Outcome, RequestResult, Wait};
@@ -125,7 +124,7 @@ impl Bindings {
         }
         // This cell had the name `to` before. Readers may know the value by the version of the announced name, which has no
         // owner word. With the same cell, the name would get this version again. So the requester copies the value.
-        if announced_name(&owner.sheets, found.owner_word.cell()).is_some_and(|name| name == to.as_bytes()) {
+        if owner.sheets.names(&[found.owner_word.cell()]).iter().flatten().any(|name| name == to.as_bytes()) {
             return Err(Refusal::NotQuiet(from.into()));
         }
         let uid = parts.members.uid_of(found.owner_word.owner());

@@ -3,10 +3,18 @@
 use crate::core::event::MemId;
 use crate::core::orders::Part;
 use std::mem::offset_of;
+use tensorlend_layout::announce::reported_name;
 use tensorlend_layout::catalogue::{Catalogue, CellRecord, CellsPart, cell_place, cells_count, cells_first};
 use tensorlend_layout::number::CellNo;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::size;
+use tensorlend_layout::word::Word;
+
+const RECORD_WORDS: usize = size_of::<CellRecord>() / size_of::<Word>();
+/// Index of the word with the length of a record's name. The name follows its length.
+const NAME_AT: usize = offset_of!(CellRecord, name_bytes) / size_of::<Word>();
+/// Maximum number of cells whose records the daemon copies together, and maximum number of records that it copies for them.
+const TOGETHER: (usize, usize) = (16, 40);
 
 fn part_number(parts: usize) -> u8 {
     parts.try_into().expect("a client has at most CELL_PARTS parts")
@@ -87,6 +95,30 @@ impl Sheets {
         (at < cells_count(part)).then_some((&self.part(part)?.view, first + at * size_of::<CellRecord>()))
     }
 
+    /// Returns the names in the records of these cells, as their client reports them. `None` for a name of more than 64 bytes,
+    /// because the record has no room for it. Copies the records of cells with near numbers with one system call.
+    pub fn names(&self, cells: &[CellNo]) -> Vec<Option<Vec<u8>>> {
+        let mut names = Vec::with_capacity(cells.len());
+        for cells in cells.chunks(TOGETHER.0) {
+            let (Some(&first), Some(&last)) = (cells.iter().min(), cells.iter().max()) else { continue };
+            let count = last.index() - first.index() + 1;
+            if count <= TOGETHER.1 && cell_place(first).0 == cell_place(last).0 {
+                let records = self.records(first, count);
+                names.extend(cells.iter().map(|cell| name_in(records.get(cell.index() - first.index())?)));
+            } else {
+                names.extend(cells.iter().map(|&cell| name_in(self.records(cell, 1).first()?)));
+            }
+        }
+        names
+    }
+
+    /// Copies the records of `count` cells from `first` on, which are in one part. Returns nothing if the part does not have them.
+    fn records(&self, first: CellNo, count: usize) -> Vec<[u64; RECORD_WORDS]> {
+        let mut records = vec![[0; RECORD_WORDS]; count];
+        let copied = self.cell(first).is_some_and(|(view, at)| view.words(at, records.as_flattened_mut()));
+        if copied { records } else { Vec::new() }
+    }
+
     /// Returns true if the client has mapped its first sheets.
     pub fn are_mapped(&self) -> bool {
         self.catalogue.acked
@@ -123,6 +155,11 @@ impl Sheets {
     pub fn into_parts(self) -> impl Iterator<Item = Part> {
         std::iter::once(self.catalogue).chain(self.cells).chain(self.leases)
     }
+}
+
+fn name_in(record: &[u64; RECORD_WORDS]) -> Option<Vec<u8>> {
+    let [bytes, name @ ..] = &record[NAME_AT..] else { return None };
+    reported_name(*bytes, name.iter().copied()).map(String::into_bytes)
 }
 
 fn acknowledge(part: &mut Part) -> MemId {
