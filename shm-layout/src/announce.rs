@@ -5,7 +5,7 @@
 //! then to the directory. A reader that must not miss a name searches the three in this order.
 
 #[cfg(not(loom))]
-use crate::catalogue::CellRecord;
+use crate::catalogue::{CELL_NAME_WORDS, CellRecord};
 use crate::catalogue::{Catalogue, RING};
 use crate::number::CellNo;
 use crate::size;
@@ -21,7 +21,8 @@ const fn tag(hash: u64) -> u64 {
 /// Returns the name in a cell's record, whose length and words its client reports. Returns `None` if they are no name.
 #[cfg(not(loom))]
 pub fn reported_name(bytes: u64, words: impl IntoIterator<Item = u64>) -> Option<String> {
-    let mut name: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
+    let mut name = Vec::with_capacity(size_of::<u64>() * CELL_NAME_WORDS);
+    words.into_iter().for_each(|word| name.extend(word.to_le_bytes()));
     let bytes = usize::try_from(bytes).ok().filter(|&bytes| bytes <= name.len())?;
     name.truncate(bytes);
     let name = String::from_utf8(name).ok()?;

@@ -68,7 +68,12 @@ impl DirectoryWriter {
 
     /// Returns the entry of a key in any state.
     pub fn find_key(&self, key: &[u8]) -> Option<FoundName> {
-        self.find(self.hash(key), key).expect("only the daemon replaces tables, and not during a look-up")
+        self.find_hashed(self.hash(key), key)
+    }
+
+    /// Returns the entry of a key with this hash, in any state.
+    pub fn find_hashed(&self, hash: u64, key: &[u8]) -> Option<FoundName> {
+        self.find(hash, key).expect("only the daemon replaces tables, and not during a look-up")
     }
 
     /// Returns the entry of a live key.

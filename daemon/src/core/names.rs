@@ -293,35 +293,36 @@ impl Names {
     /// [`Full::Collision`] only if a search for the key passes more than [`SEARCH_MAX`] live names of
     /// this user.
     pub fn place(&mut self, d: &Directory, key: &[u8], is_own: impl Fn(OwnerWord) -> bool) -> Result<EntryNo, Full> {
-        let named = self.table.named();
-        let entry = self.place_within(d, key, SEARCH_MAX, is_own)?;
-        // An existing name uses none of the reservation.
-        self.reserved = self.reserved.saturating_sub(self.table.named() - named);
-        Ok(entry)
-    }
-
-    /// Returns an entry like [`Names::place`], for a name that is already published. A client that
-    /// finds the search for a name too long requests the name instead of announcing it.
-    pub fn place_announced(
-        &mut self,
-        d: &Directory,
-        key: &[u8],
-        is_own: impl Fn(OwnerWord) -> bool,
-    ) -> Result<EntryNo, Full> {
-        self.place_within(d, key, ANNOUNCED_SEARCH_MAX, is_own)
-    }
-
-    fn place_within(
-        &mut self,
-        d: &Directory,
-        key: &[u8],
-        search_max: u64,
-        is_own: impl Fn(OwnerWord) -> bool,
-    ) -> Result<EntryNo, Full> {
         let hash = d.hash(key);
         if let Some(found) = d.find(hash, key).expect("only the daemon replaces tables") {
             return Ok(found.entry);
         }
+        let entry = self.add(d, hash, key, SEARCH_MAX, is_own)?;
+        // An existing name uses none of the reservation.
+        self.reserved = self.reserved.saturating_sub(1);
+        Ok(entry)
+    }
+
+    /// Adds an entry like [`Names::place`], for a name that is already published and has none. A client
+    /// that finds the search for a name too long requests the name instead of announcing it.
+    pub fn add_announced(
+        &mut self,
+        d: &Directory,
+        hash: u64,
+        key: &[u8],
+        is_own: impl Fn(OwnerWord) -> bool,
+    ) -> Result<EntryNo, Full> {
+        self.add(d, hash, key, ANNOUNCED_SEARCH_MAX, is_own)
+    }
+
+    fn add(
+        &mut self,
+        d: &Directory,
+        hash: u64,
+        key: &[u8],
+        search_max: u64,
+        is_own: impl Fn(OwnerWord) -> bool,
+    ) -> Result<EntryNo, Full> {
         if self.live >= self.max {
             return Err(Full::Names);
         }

@@ -198,14 +198,18 @@ impl Bindings {
         let names = client.sheets.names(&cells);
         for ((tag, cell), name) in tags.into_iter().zip(cells).zip(names) {
             if let Some(key) = name
-                && parts.context.directory.hash(&key) >> 24 == tag
+                && let hash = parts.context.directory.hash(&key)
+                && hash >> 24 == tag
             {
-                let found = parts.context.directory.find_key(&key);
+                let found = parts.context.directory.find_hashed(hash, &key);
                 let live = found.filter(|f| f.owner_word.is_live()).map(|f| f.owner_word);
                 let own = OwnerWord(0).then_live(number, cell);
                 let lost = match live {
                     Some(owner_word) => (owner_word.owner(), owner_word.cell()) != (number, cell),
-                    None => match self.place_announced(parts.context, parts.members, number, &key) {
+                    None => match found.map_or_else(
+                        || self.add_announced(parts.context, parts.members, number, hash, &key),
+                        |found| Ok(found.entry),
+                    ) {
                         Ok(entry) => {
                             let binding = Binding { owner: number, cell, life: LifeWord::FOREVER };
                             self.take_entry(parts, entry, binding);
@@ -231,15 +235,16 @@ impl Bindings {
         index == head
     }
 
-    fn place_announced(
+    fn add_announced(
         &mut self,
         context: &Context,
         members: &Members,
         number: ClientNo,
+        hash: u64,
         key: &[u8],
     ) -> Result<EntryNo, Full> {
         let is_own = is_own(context, members, members.uid_of(number));
-        self.names.place_announced(&context.directory, key, is_own)
+        self.names.add_announced(&context.directory, hash, key, is_own)
     }
 
     /// Absorbs all announcements of an ending client. Later announcements have no effect.

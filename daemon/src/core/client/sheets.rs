@@ -98,25 +98,29 @@ impl Sheets {
     /// Returns the names in the records of these cells, as their client reports them. `None` for a name of more than 64 bytes,
     /// because the record has no room for it. Copies the records of cells with near numbers with one system call.
     pub fn names(&self, cells: &[CellNo]) -> Vec<Option<Vec<u8>>> {
-        let mut names = Vec::with_capacity(cells.len());
+        let (mut names, mut records) = (Vec::with_capacity(cells.len()), Vec::new());
         for cells in cells.chunks(TOGETHER.0) {
             let (Some(&first), Some(&last)) = (cells.iter().min(), cells.iter().max()) else { continue };
             let count = last.index() - first.index() + 1;
             if count <= TOGETHER.1 && cell_place(first).0 == cell_place(last).0 {
-                let records = self.records(first, count);
+                self.copy_records(first, count, &mut records);
                 names.extend(cells.iter().map(|cell| name_in(records.get(cell.index() - first.index())?)));
             } else {
-                names.extend(cells.iter().map(|&cell| name_in(self.records(cell, 1).first()?)));
+                names.extend(cells.iter().map(|&cell| {
+                    self.copy_records(cell, 1, &mut records);
+                    name_in(records.first()?)
+                }));
             }
         }
         names
     }
 
-    /// Copies the records of `count` cells from `first` on, which are in one part. Returns nothing if the part does not have them.
-    fn records(&self, first: CellNo, count: usize) -> Vec<[u64; RECORD_WORDS]> {
-        let mut records = vec![[0; RECORD_WORDS]; count];
-        let copied = self.cell(first).is_some_and(|(view, at)| view.words(at, records.as_flattened_mut()));
-        if copied { records } else { Vec::new() }
+    /// Copies the records of `count` cells from `first` on, which are in one part. Copies none if the part does not have them.
+    fn copy_records(&self, first: CellNo, count: usize, into: &mut Vec<[u64; RECORD_WORDS]>) {
+        into.resize(count, [0; RECORD_WORDS]);
+        if !self.cell(first).is_some_and(|(view, at)| view.words(at, into.as_flattened_mut())) {
+            into.clear();
+        }
     }
 
     /// Returns true if the client has mapped its first sheets.

@@ -242,7 +242,7 @@ fn keys_whose_searches_are_alike_are_refused_to_their_own_user_alone() {
     let more: Vec<_> = chosen_keys(&w.d, w.d.hash(honest), 28).skip(bound as usize).take(10).collect();
     for key in more {
         assert_eq!(w.bind_as(&key, CellNo::new(1), theirs), Err(Full::Collision));
-        let entry = w.names.place_announced(&w.d, &key, theirs).unwrap();
+        let entry = w.names.add_announced(&w.d, w.d.hash(&key), &key, theirs).unwrap();
         w.live(entry, CellNo::new(1));
         w.set_tombstone(&key);
     }
