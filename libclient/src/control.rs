@@ -40,7 +40,6 @@ pub struct Control {
     connection: Mutex<Connection>,
     /// Notified when the connection's waiting request has its reply.
     replied: Condvar,
-    /// The daemon's socket path.
     path: PathBuf,
     timeout: Duration,
     /// Whether this client starts the next daemon if its daemon was killed.
@@ -83,8 +82,10 @@ pub struct Connection {
     removed: bool,
     /// Whether this client has tried to start the next daemon.
     started: bool,
-    /// A request that the client abandoned before its reply. Its reply arrives before any other reply.
+    /// A request for whose reply no thread waits. Its reply arrives before any other reply.
     late: Option<Request>,
+    /// Whether [`Control::tell`] has sent that request, and no thread has waited for the reply until its timeout.
+    is_told: bool,
     /// Requests that undo the effect of a late response. The client sends them before any other request.
     undo: VecDeque<Request>,
     /// Segments whose return the daemon refused in a late response, by their first slots.
@@ -466,6 +467,7 @@ impl Control {
         match resumed {
             Ok(()) => {
                 set_socket_timeout(&socket, Timeout::Recv, None)?;
+                self.not_carried_out(connection.late.take());
                 *connection = Connection::new(socket);
             }
             // The daemon that responded is also stopping, or was not ready.
@@ -534,7 +536,8 @@ impl Control {
     /// caller that must not wait for the next daemon calls this function before its request.
     pub fn is_up(&self) -> bool {
         self.connection.try_lock().is_ok_and(|connection| {
-            matches!(connection.state, State::Whole) && connection.late.is_none() && !connection.is_hung_up()
+            let responds = connection.late.is_none() || connection.is_told;
+            matches!(connection.state, State::Whole) && responds && !connection.is_hung_up()
         })
     }
 
@@ -575,6 +578,7 @@ impl Connection {
             removed: false,
             started: false,
             late: None,
+            is_told: false,
             undo: VecDeque::new(),
             unreturned: Vec::new(),
             cells: None,

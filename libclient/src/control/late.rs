@@ -8,6 +8,8 @@ use tensorlend_os::mutex::lock;
 #[derive(Default)]
 pub struct Late {
     cells: Mutex<Vec<CellNo>>,
+    /// Deleted names of reports that no daemon has carried out, with their cells.
+    deleted: Mutex<Vec<(String, CellNo)>>,
     cursors: Mutex<Cursors>,
 }
 
@@ -34,6 +36,16 @@ impl Late {
     /// which the client frees cells, and frees these cells before it unlocks it.
     pub fn take_cells(&self) -> Vec<CellNo> {
         std::mem::take(&mut lock(&self.cells))
+    }
+
+    /// Records deleted names whose report no daemon has carried out.
+    pub fn add_deleted(&self, names: Vec<(String, CellNo)>) {
+        lock(&self.deleted).extend(names);
+    }
+
+    /// Takes the deleted names whose reports no daemon has carried out, so that the client reports them again.
+    pub fn take_deleted(&self) -> Vec<(String, CellNo)> {
+        std::mem::take(&mut lock(&self.deleted))
     }
 
     /// Gives a cursor up, unless the coming response shows that the client may use or free it ([`Late::reclaim`]). Call this

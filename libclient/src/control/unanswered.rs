@@ -3,8 +3,8 @@
 //! The client repeats requests that end claims or subscriptions until a daemon responds.
 //!
 //! # Late responses
-//! The thread that sent the request has returned an error, and no thread waits for the response. The next request of the
-//! session receives the response first, and frees what it carries:
+//! The thread that sent the request has returned an error, or does not need the response ([`Control::tell`]). No thread waits
+//! for the response. The next request of the session receives it first, and frees what it carries:
 //!
 //! | abandoned request | late response | what it carries | what the client does |
 //! |---|---|---|---|
@@ -12,6 +12,8 @@
 //! | | `Refused` | the announced cell and its slot | [`super::late::Late::take_cells`]: frees the cell, retires the slot |
 //! | `ListAppend`, `ListAppendEphemeral`, `Queue(Put)` | `Appended` | nothing: the items have the cells and the slots | nothing |
 //! | | `Refused`, `Full` | the items' cells and slots | as for `Bind` |
+//! | `Tidy` | `Done` | the cells of the deleted names | as for `Bind` |
+//! | | `Refused` | the names, which the daemon has not forgotten | keeps them for the next `Tidy` |
 //! | `Notices` | `Notices` | the cells that the daemon took; it reports them once | as for `Bind` |
 //! | `GrowCells` | `Cells` | a part of the client's cells | keeps the part for the next `GrowCells` |
 //! | `Segment` | `Segment` | a segment | gives it to the same request, or returns it (`ReturnSegment`) |
@@ -28,13 +30,14 @@
 //! | all others | any | at most read-only descriptors | acknowledges and closes them |
 //!
 //! If the daemon ends before the response, the client frees the same resources after its reconnection: cells and slots by
-//! [`crate::names::NameTable::settle`]; segments, because the client does not list them in `Return`; loans, because it does
+//! [`crate::names::NameTable::settle`]; deleted names, because the client reports them again; segments, because the client does not list them in `Return`; loans, because it does
 //! not list them in `Mapped`; cursors and claims, because it repeats the request ([`Unanswered`]). A stream that the
 //! former daemon opened stays open until this client opens it again or ends.
 
 use super::socket::{is_readable, send};
 use super::{Budget, Connection, Control, not_answering};
 use crate::error::{Error, Result};
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Mutex;
 use tensorlend_layout::number::{CursorNo, StreamLine};
@@ -172,7 +175,38 @@ impl Control {
         if repeats {
             self.unanswered.repeat(request.clone());
         }
-        connection.late = Some(request.clone());
+        (connection.late, connection.is_told) = (Some(request.clone()), false);
+    }
+
+    /// Sends a request and does not wait for its reply, which the session's next request receives first.
+    pub fn tell(&self, request: Request, doing: &'static str) -> Result<()> {
+        let request = Cell::new(Some(request));
+        let told = self.with_ready(doing, |connection, budget| {
+            let Some(next) = request.take() else { return Ok(()) };
+            if let Err(error) = self.send_next(connection, &next, doing, budget) {
+                request.set(Some(next));
+                return Err(error);
+            }
+            tensorlend_layout::crash_point!("request: sent");
+            (connection.late, connection.is_told) = (Some(next), true);
+            Ok(())
+        });
+        self.not_carried_out(request.take());
+        told
+    }
+
+    /// Waits for the reply for which no thread waits, if there is one. After a replacement of the daemon there is none.
+    pub fn receive_late(&self, doing: &'static str) -> Result<()> {
+        self.with_ready(doing, |connection, budget| {
+            self.take_late(connection, &Request::Ping, doing, budget).map(|_| ())
+        })
+    }
+
+    /// Keeps the names of a report that no daemon has carried out.
+    pub(super) fn not_carried_out(&self, late: Option<Request>) {
+        if let Some(Request::Tidy { names }) = late {
+            self.late.add_deleted(names);
+        }
     }
 
     /// Receives the reply to an abandoned request, if there is one, and frees what the reply carries. Returns `Some` if that
@@ -197,6 +231,7 @@ impl Control {
             // Threads that waited behind an abandoned request time out at about the same time as that request.
             let left = budget.timeout.saturating_sub(budget.began.elapsed());
             if !is_readable(&[&connection.socket], left) {
+                connection.is_told = false;
                 return Err(not_answering(connection, doing, budget.timeout, false));
             }
             let packet = connection.receive(doing).map_err(Error::certain)?;
@@ -209,9 +244,11 @@ impl Control {
             }
             let Some(reply) = decode::<Reply>(&packet.bytes) else {
                 self.unanswered.answered(&late);
+                self.not_carried_out(Some(late));
                 continue;
             };
             if matches!(reply, Reply::Refused(Refusal::Stopping)) {
+                self.not_carried_out(Some(late));
                 return Err(Error::Disconnected { doing, asked: false });
             }
             self.free(connection, late, reply, packet);
@@ -231,6 +268,8 @@ impl Control {
                 Reply::Refused(_) | Reply::Queue(QueueReply::Full),
             )
             | (Request::Notices, Reply::Notices { cells, .. }) => self.late.add_cells(cells),
+            (Request::Tidy { names }, Reply::Done) => self.late.add_cells(names.into_iter().map(|(_, cell)| cell)),
+            (late @ Request::Tidy { .. }, _) => self.not_carried_out(Some(late)),
             (Request::GrowCells, Reply::Cells { .. }) => connection.cells = Some(packet),
             (Request::Segment { .. }, Reply::Segment { base, .. }) => {
                 connection.undo.push_back(Request::ReturnSegment { base });

@@ -70,13 +70,7 @@ impl Control {
         doing: &'static str,
     ) -> Result<(Reply, bool)> {
         let budget = Budget { began: Instant::now(), timeout: self.timeout };
-        let sent = self
-            .take_late(&mut connection, request, doing, budget)
-            .and_then(|_| self.repeat_unanswered(&mut connection, doing, budget))
-            .and_then(|()| send(&connection.socket, request, doing));
-        if let Err(error) = sent {
-            return Err(broken(&mut connection, error));
-        }
+        self.send_next(&mut connection, request, doing, budget).map_err(|error| broken(&mut connection, error))?;
         tensorlend_layout::crash_point!("queue: blocked");
         connection.waiting = Some(Waiting::default());
         let socket = connection.socket.clone();
@@ -137,6 +131,36 @@ impl Control {
             let woken = self.replied.wait_timeout(connection, left);
             connection = woken.map_err(|_| Error::Disconnected { doing, asked: false })?.0;
         }
+    }
+
+    /// Does a step on a connection without a waiting request, again after each replacement of the daemon.
+    pub(super) fn with_ready(
+        &self,
+        doing: &'static str,
+        step: impl Fn(&mut Connection, Budget) -> Result<()>,
+    ) -> Result<()> {
+        let budget = Budget { began: Instant::now(), timeout: self.timeout };
+        let mut connection = self.locked(doing)?;
+        loop {
+            connection = self.ready(connection, doing, budget)?;
+            match step(&mut connection, budget).map_err(|error| broken(&mut connection, error)) {
+                Err(Error::Disconnected { .. }) if self.resume.get().is_some() => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// Sends a request after the replies and the requests that come before it.
+    pub(super) fn send_next(
+        &self,
+        connection: &mut Connection,
+        request: &Request,
+        doing: &'static str,
+        budget: Budget,
+    ) -> Result<()> {
+        self.take_late(connection, request, doing, budget)?;
+        self.repeat_unanswered(connection, doing, budget)?;
+        send(&connection.socket, request, doing)
     }
 
     /// Locks the connection. A thread that panicked during an exchange left the socket between request and reply: it is

@@ -8,7 +8,7 @@ use tensorlend_layout::number::CellNo;
 
 /// The number of deleted names that the client reports to the daemon together: at least, and at most before it has
 /// tried to report them.
-pub const BATCH: (usize, usize) = (64, 512);
+pub const BATCH: (usize, usize) = (64, 256);
 /// A client with many names waits until this part of its names is deleted.
 const PART: usize = 16;
 
@@ -55,6 +55,11 @@ impl Deleted {
         self.at.clear();
         self.kept = 0;
         std::mem::take(&mut self.names)
+    }
+
+    /// Puts the report of all names off, because the daemon did not respond.
+    pub fn put_off(&mut self) {
+        self.kept = self.names.len();
     }
 
     /// Adds names that the client has taken and could not report.
@@ -118,7 +123,7 @@ mod tests {
         assert!(!deleted.is_due(0));
         fill(&mut deleted, CellNo::new(128));
         assert!(deleted.is_due(0));
-        fill(&mut deleted, CellNo::new(512));
+        fill(&mut deleted, CellNo::new(256));
         assert!(deleted.is_due(1 << 20));
     }
 }

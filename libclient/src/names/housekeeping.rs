@@ -1,9 +1,9 @@
 //! Housekeeping of this client's own cells. The client takes a cell for a name, and frees the cell when no name
 //! refers to it any more.
 //!
-//! The client frees a cell in one of three cases: the daemon reports that it took the name away (`notices`), this
-//! client has deleted the name and asks the daemon to forget it (`tidy`), or a late response refuses the name
-//! ([`crate::control`]). One thread at a time frees cells, and never
+//! The client frees a cell in one of three cases: the daemon reports that it took the name away (`notices`), the daemon
+//! has responded to the report that this client has deleted the name (`report_deleted`), or a late response refuses the
+//! name ([`crate::control`]). One thread at a time frees cells, and never
 //! frees a cell while an operation on that cell is pending.
 
 use super::NameTable;
@@ -27,11 +27,14 @@ const TIDY_MAX: (usize, usize) = (256, PACKET_BYTES_MAX - 1024);
 /// Maximum bytes of a name's length and its cell in a request.
 const TIDY_NAME_BYTES: usize = 8;
 
+const REPORTING: &str = "tidy deleted names";
+
 impl NameTable {
-    /// Returns a free cell. Grows the catalogue if none is left.
+    /// Returns a free cell. Grows the catalogue if none is left, not even one of a report of deleted names.
     pub fn fresh_cell(&self) -> Result<CellNo> {
+        let take = || lock(&self.cells).take();
         loop {
-            if let Some(cell) = lock(&self.cells).take() {
+            if let Some(cell) = take().or_else(|| self.hear_report().ok().and_then(|()| take())) {
                 return Ok(cell);
             }
             const DOING: &str = "get room for more names";
@@ -62,7 +65,7 @@ impl NameTable {
     pub fn fill_cell(&self, key: &[u8], value: Cell) -> Result<CellNo> {
         if lock(&self.cells).is_tidy_due() {
             // A failure is harmless: a later call reports the deleted names.
-            let _ = self.tidy();
+            let _ = self.report_deleted();
         }
         self.free_late_cells();
         let cell = self.fresh_cell()?;
@@ -167,6 +170,8 @@ impl NameTable {
     ///
     /// A cell may be in both groups. So all of them are freed together, before another name gets one of them.
     fn free_cells(&self, mut numbers: Vec<CellNo>) {
+        // Before a cell is freed, so that no name stays listed with a cell that another name gets.
+        lock(&self.cells).deleted.put_back(self.control.late().take_deleted());
         numbers.extend(self.control.late().take_cells());
         // Wait for threads that still use these cells because of a former owner word.
         self.shards.wait_for_guards();
@@ -199,15 +204,75 @@ impl NameTable {
         numbers.into_iter().filter_map(vacate).collect()
     }
 
-    /// Reports deleted names to the daemon, so that the daemon forgets the names and this client can reuse their
-    /// cells.
+    /// Reports deleted names, and waits for the response. Then the daemon has forgotten the names, and this client can reuse
+    /// their cells.
     pub fn tidy(&self) -> Result<()> {
+        self.report_deleted()?;
+        self.hear_report()
+    }
+
+    /// Waits for the response to a report of deleted names, if there is one, and frees the cells of the names.
+    fn hear_report(&self) -> Result<()> {
         let _one = lock(&self.housekeeping);
+        self.receive_report()
+    }
+
+    /// Does the work of [`NameTable::hear_report`]. The caller must hold the housekeeping lock.
+    fn receive_report(&self) -> Result<()> {
+        self.control.receive_late(REPORTING)?;
+        if self.control.late().has_cells() {
+            self.free_cells(Vec::new());
+            tensorlend_layout::crash_point!("tidy: cells emptied");
+        }
+        Ok(())
+    }
+
+    /// Reports deleted names to the daemon, and does not wait for the response. The session's next request receives the
+    /// response, after which the daemon has forgotten the names. Then this client can reuse their cells.
+    ///
+    /// From the deletion to the next use of the cell, each word has one writer:
+    ///
+    /// * this client writes the cell: `DELETED`, then `CLOSING` by compare-and-swap before the request, then `DELETED` after the
+    ///   response;
+    /// * the daemon writes the owner word: live until it carries out the request, then a tombstone.
+    ///
+    /// A reader R that finds the owner word live reads `DELETED` or `CLOSING` from the cell. Both mean that the name has no value.
+    pub fn report_deleted(&self) -> Result<()> {
+        let _one = lock(&self.housekeeping);
+        // First free the cells of the last report, and those of which the daemon gave notice in a late response. If a cell of
+        // such a notice were reported, the response to the report would free it again, when another name may have it.
+        let heard = self.receive_report();
+        lock(&self.cells).deleted.put_back(self.control.late().take_deleted());
+        if let Err(error) = heard {
+            lock(&self.cells).deleted.put_off();
+            return Err(error);
+        }
+        let mut names = self.close_deleted().into_iter().peekable();
+        while names.peek().is_some() {
+            let (mut batch, mut bytes) = (Vec::new(), 0);
+            let mut fits = |(name, _): &(String, CellNo)| {
+                bytes += name.len() + TIDY_NAME_BYTES;
+                bytes <= TIDY_MAX.1
+            };
+            batch.extend(std::iter::from_fn(|| names.next_if(&mut fits)).take(TIDY_MAX.0));
+            // After the response, no owner word refers to these cells: the daemon has removed each owner word, or it already
+            // referred to another cell.
+            if let Err(error) = self.control.tell(Request::Tidy { names: batch }, REPORTING) {
+                lock(&self.cells).deleted.put_back(self.control.late().take_deleted().into_iter().chain(names));
+                return Err(error);
+            }
+            tensorlend_layout::crash_point!("tidy: told");
+        }
+        Ok(())
+    }
+
+    /// Closes the cells of deleted names, and returns the names to report. The caller must hold the housekeeping lock.
+    fn close_deleted(&self) -> Vec<(String, CellNo)> {
         let deleted = lock(&self.cells).deleted.take();
         // Each of these names was announced or bound before it was deleted.
         let some_wait = self.has_waiting();
         // Close the chosen cells. A thread that later finds a closed cell publishes in another cell. So no thread
-        // waits during the request to the daemon.
+        // waits for the response of the daemon.
         let (mut names, mut pending) = (Vec::with_capacity(deleted.len()), Vec::new());
         for (name, cell) in deleted {
             // Check this before closing the cell. In the other order, the daemon could enter the name into the
@@ -220,39 +285,16 @@ impl NameTable {
             }
         }
         lock(&self.cells).deleted.put_back(pending);
-        if names.is_empty() {
-            return Ok(());
+        if !names.is_empty() {
+            // A thread that read a cell before the close may have stored a value since. Then the name is in use again and
+            // keeps the cell. Other threads find the cell closed or in use from now on.
+            tensorlend_layout::crash_point!("tidy: closed");
+            self.shards.wait_for_guards();
+            names.retain(|&(_, cell)| {
+                self.own_cell(cell).is_some_and(|record| record.cell.peek() == Cell::CLOSING.0)
+            });
         }
-        // A thread that read a cell before the close may have stored a value since. Then the name is in use again and
-        // keeps the cell. Other threads find the cell closed or in use from now on.
-        tensorlend_layout::crash_point!("tidy: closed");
-        self.shards.wait_for_guards();
-        names.retain(|&(_, cell): &(String, CellNo)| {
-            self.own_cell(cell).is_some_and(|record| record.cell.peek() == Cell::CLOSING.0)
-        });
-        let mut names = names.into_iter().peekable();
-        while names.peek().is_some() {
-            let (mut batch, mut bytes) = (Vec::new(), 0);
-            let mut fits = |(name, _): &(String, CellNo)| {
-                bytes += name.len() + TIDY_NAME_BYTES;
-                bytes <= TIDY_MAX.1
-            };
-            batch.extend(std::iter::from_fn(|| names.next_if(&mut fits)).take(TIDY_MAX.0));
-            let cells: Vec<CellNo> = batch.iter().map(|&(_, cell)| cell).collect();
-            let request = Request::Tidy { names: batch };
-            if let Err(e) = self.control.call(&request, "tidy deleted names", "") {
-                if let Request::Tidy { names: batch } = request {
-                    lock(&self.cells).deleted.put_back(batch.into_iter().chain(names));
-                }
-                return Err(e);
-            }
-            tensorlend_layout::crash_point!("tidy: told");
-            // No owner word refers to these cells any more: the daemon removed each owner word, or it already referred to
-            // another cell.
-            self.free_cells(cells);
-            tensorlend_layout::crash_point!("tidy: cells emptied");
-        }
-        Ok(())
+        names
     }
 
     /// Closes a cell if the cell still marks this name as deleted, and the name still belongs to this client.

@@ -279,7 +279,7 @@ impl NameTable {
         };
         // The name is deleted, even if this report to the daemon fails.
         if is_due {
-            let _ = self.tidy();
+            let _ = self.report_deleted();
         }
     }
 }
