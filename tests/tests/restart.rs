@@ -1,10 +1,11 @@
 //! A daemon that is killed, and its successor: no client loses anything.
 
+use rustix::process::Signal;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tensorlend::{Client, DType, Start};
 use tensorlend_tests::keeper::Service;
-use tensorlend_tests::{Agent, PATIENCE, eventually};
+use tensorlend_tests::{Agent, PATIENCE, eventually, signal};
 
 const MODES: [&str; 2] = ["mode = \"user\"\n", "mode = \"system\"\n"];
 const LONG: Duration = PATIENCE;
@@ -52,6 +53,30 @@ fn a_service_manager_that_does_not_read_does_not_stop_the_daemon() {
     }
     drop(client);
     service.wait_kept(0);
+}
+
+/// The client reports names again whose report a killed daemon has not carried out, and gives their cells to no other name before.
+#[test]
+fn names_of_a_report_without_a_response_are_reported_to_the_next_daemon() {
+    let mut service = Service::start(MODES[0]);
+    let client = service.client();
+    let names = |of: u64| (0..100u64).map(move |name| format!("{of}/{name}"));
+    let put = |of: u64| names(of).for_each(|name| _ = client.put(&name, &[of]).unwrap());
+    let delete = |of: u64| names(of).for_each(|name| assert!(client.delete(&name).unwrap()));
+    for round in (0..6).step_by(2) {
+        put(round);
+        eventually("the names in the directory", || service.client().stat().unwrap().names >= 100);
+        signal(service.pid(), Signal::STOP);
+        delete(round);
+        service.restart();
+        put(round + 1);
+        let other = service.client();
+        assert!(names(round + 1).all(|name| other.get(&name).unwrap().as_slice::<u64>().unwrap() == [round + 1]));
+        assert!(names(round).all(|name| !other.exists(&name).unwrap()));
+        eventually("the names in the directory", || other.stat().unwrap().names >= 100);
+        delete(round + 1);
+        eventually("the end of the names", || client.stat().unwrap().names < 64);
+    }
 }
 
 #[test]

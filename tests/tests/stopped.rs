@@ -90,6 +90,27 @@ fn no_call_waits_for_ever_and_the_session_goes_on() {
     assert!(owner.get("large").unwrap().bytes().iter().all(|byte| *byte == 9));
 }
 
+/// A client that deletes names does not wait for the response to its report of them. The next request receives the response.
+#[test]
+fn a_client_that_deletes_names_does_not_wait_for_the_daemon() {
+    let daemon = Daemon::start("");
+    let client = Client::builder().socket(daemon.socket()).request_timeout(Duration::from_hours(3)).connect().unwrap();
+    let names = || (0..100u64).map(|name| format!("n/{name}"));
+    names().for_each(|name| _ = client.put(&name, &[0u64]).unwrap());
+    let other = daemon.client();
+    // Names that the directory does not have yet are not reported.
+    eventually("the names in the directory", || other.stat().unwrap().names == 100);
+    stop(&daemon);
+    let its = client.clone();
+    // After 64 of them, the client reports the first ones.
+    ends("the deletions", move || names().for_each(|name| assert!(its.delete(&name).unwrap())));
+    assert!(names().all(|name| !client.exists(&name).unwrap()));
+    signal(daemon.pid(), Signal::CONT);
+    assert_eq!(client.stat().unwrap().names, 100 - 64);
+    names().for_each(|name| _ = client.put(&name, &[9u64]).unwrap());
+    assert!(names().all(|name| other.get(&name).unwrap().as_slice::<u64>().unwrap() == [9]));
+}
+
 /// A wait has a deadline of its own, also where it must ask the daemon first.
 #[test]
 fn a_wait_ends_by_its_own_deadline() {

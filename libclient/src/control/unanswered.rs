@@ -187,7 +187,6 @@ impl Control {
                 request.set(Some(next));
                 return Err(error);
             }
-            tensorlend_layout::crash_point!("request: sent");
             (connection.late, connection.is_told) = (Some(next), true);
             Ok(())
         });

@@ -1,9 +1,5 @@
 //! The names that this client has deleted in their cells, and has not yet reported to the daemon.
 
-use super::hashed::Hashed;
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-use std::hash::BuildHasherDefault;
 use tensorlend_layout::number::CellNo;
 
 /// The number of deleted names that the client reports to the daemon together: at least, and at most before it has
@@ -16,8 +12,8 @@ const PART: usize = 16;
 #[derive(Debug, Default)]
 pub struct Deleted {
     names: Vec<(String, CellNo)>,
-    /// The position of each cell in `names`.
-    at: HashMap<CellNo, usize, BuildHasherDefault<Hashed>>,
+    /// For each cell, the number of names up to its own. 0: the cell is not in `names`.
+    at: Vec<usize>,
     /// The number of names of the last report that the client has put back. They are announced and not in the directory
     /// yet, or the daemon did not respond.
     kept: usize,
@@ -26,33 +22,34 @@ pub struct Deleted {
 impl Deleted {
     /// Adds a name of a cell. It replaces an earlier name of the cell, which another name or another client has taken over.
     pub fn note(&mut self, name: &str, cell: CellNo) {
-        match self.at.entry(cell) {
-            Entry::Occupied(at) => {
-                let known = &mut self.names[*at.get()].0;
-                if known != name {
-                    name.clone_into(known);
-                }
-            }
-            Entry::Vacant(place) => {
-                place.insert(self.names.len());
-                self.names.push((name.to_owned(), cell));
-            }
+        if self.at.len() <= cell.index() {
+            self.at.resize(cell.index() + 1, 0);
+        }
+        let at = &mut self.at[cell.index()];
+        if *at == 0 {
+            self.names.push((name.to_owned(), cell));
+            *at = self.names.len();
+        } else if self.names[*at - 1].0 != name {
+            name.clone_into(&mut self.names[*at - 1].0);
         }
     }
 
     /// Removes a cell that belongs to no name any more.
     pub fn forget(&mut self, cell: CellNo) {
-        if let Some(at) = self.at.remove(&cell) {
-            self.names.swap_remove(at);
-            if let Some(&(_, moved)) = self.names.get(at) {
-                self.at.insert(moved, at);
+        let at = self.at.get_mut(cell.index()).map_or(0, std::mem::take);
+        if at != 0 {
+            self.names.swap_remove(at - 1);
+            if let Some(&(_, moved)) = self.names.get(at - 1) {
+                self.at[moved.index()] = at;
             }
         }
     }
 
     /// Removes and returns all names.
     pub fn take(&mut self) -> Vec<(String, CellNo)> {
-        self.at.clear();
+        for (_, cell) in &self.names {
+            self.at[cell.index()] = 0;
+        }
         self.kept = 0;
         std::mem::take(&mut self.names)
     }

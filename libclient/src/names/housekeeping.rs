@@ -63,12 +63,16 @@ impl NameTable {
 
     /// Returns a free cell, and stores `value` and its key in the cell.
     pub fn fill_cell(&self, key: &[u8], value: Cell) -> Result<CellNo> {
-        if lock(&self.cells).is_tidy_due() {
+        let (is_due, free) = {
+            let mut cells = lock(&self.cells);
+            (cells.is_tidy_due(), cells.take())
+        };
+        if is_due {
             // A failure is harmless: a later call reports the deleted names.
             let _ = self.report_deleted();
         }
         self.free_late_cells();
-        let cell = self.fresh_cell()?;
+        let cell = free.map_or_else(|| self.fresh_cell(), Ok)?;
         let record = self.own_cell(cell).expect("a fresh cell is mapped");
         // Release, against a reader R that compares the name of the cell's former use. R checks again the word that
         // led to this cell, and finds that word changed.
@@ -290,9 +294,7 @@ impl NameTable {
             // keeps the cell. Other threads find the cell closed or in use from now on.
             tensorlend_layout::crash_point!("tidy: closed");
             self.shards.wait_for_guards();
-            names.retain(|&(_, cell)| {
-                self.own_cell(cell).is_some_and(|record| record.cell.peek() == Cell::CLOSING.0)
-            });
+            names.retain(|&(_, cell)| self.own_cell(cell).is_some_and(|record| record.cell.peek() == Cell::CLOSING.0));
         }
         names
     }

@@ -134,6 +134,21 @@ fn announcements_come_into_the_directory_first() {
     assert!(matches!(w.refusal(c.conn), Refusal::Violation(_)));
 }
 
+/// The daemon copies the records of cells with near numbers together, and those of others one by one.
+#[test]
+fn announced_names_of_near_and_far_cells_come_into_the_directory() {
+    let mut w = World::new(settings());
+    let (a, b) = (w.announcer(1), w.join(1));
+    let cells = || (0..16).map(|n| 40 - n).chain((0..16).map(|n| 50 + n * 100));
+    for (index, cell) in cells().enumerate() {
+        announce(&a, &format!("n{cell}"), CellNo::new(cell), index);
+    }
+    w.bind(&b, "x", CellNo::new(0), Cell::new(1, SlotNo::new(0)));
+    for cell in cells() {
+        assert_eq!(a.find(&format!("n{cell}")).map(OwnerWord::cell), Some(CellNo::new(cell)));
+    }
+}
+
 fn announce(client: &super::world::Client, name: &str, cell: CellNo, index: usize) {
     let record = &client.words().cells[cell.index()];
     record.name_bytes.set(name.len() as u64);
