@@ -1,6 +1,7 @@
 //! The entry of a name: its key, its owner and its lifetime.
 
 use crate::describe::structure;
+use crate::size;
 use crate::sync::{Ordering, fence};
 use crate::word::{OwnerKind, OwnerWord, Word};
 
@@ -154,7 +155,7 @@ impl NameEntry {
 /// Returns true if this block has the tail of a long key.
 #[cold]
 fn tail_is(tail: &[u8], block: u64, long_names: &[LongName]) -> bool {
-    long_names.get(block as usize).is_some_and(|block| are_in(tail, &block.bytes))
+    long_names.get(size::index(block)).is_some_and(|block| are_in(tail, &block.bytes))
 }
 
 /// Returns true if the words begin with these bytes, zero-filled to whole words.
