@@ -186,12 +186,12 @@ fn without_the_daemon_known_names_go_on_and_new_ones_cost_nothing() {
     for round in 0..200u64 {
         a.put("x", &[round; 1000]).unwrap();
     }
-    // Lends memory for the rest of the test, mapped by both.
-    for i in 0..64 {
-        a.put(&format!("ballast {i}"), &vec![0u8; 64 << 10]).unwrap();
+    // Lends memory and slot numbers for the rest of the test, mapped by both.
+    for i in 0..5000 {
+        a.put(&format!("ballast {i}"), &[0u8; 1 << 10]).unwrap();
         b.get(&format!("ballast {i}")).unwrap();
     }
-    for i in 0..64 {
+    for i in 0..5000 {
         a.delete(&format!("ballast {i}")).unwrap();
     }
     drop(broker);

@@ -79,6 +79,26 @@ fn names_of_a_report_without_a_response_are_reported_to_the_next_daemon() {
     }
 }
 
+/// A client at its maximum of names may publish a name in place of deleted ones whose report a killed daemon has not carried out.
+#[test]
+fn names_of_a_report_without_a_response_leave_room_for_others() {
+    let mut service = Service::start("mode = \"user\"\n[namespace_default]\nnames_max = 1024\n");
+    let client = service.client();
+    let names = || (0..1024u64).map(|name| format!("n/{name}"));
+    names().for_each(|name| _ = client.put(&name, &[0u64]).unwrap());
+    eventually("the names in the directory", || client.stat().unwrap().names == 1024);
+    assert!(client.put("new", &[1u64]).unwrap_err().is_limit());
+    signal(service.pid(), Signal::STOP);
+    names().take(64).for_each(|name| assert!(client.delete(&name).unwrap()));
+    service.end(Signal::KILL);
+    std::thread::scope(|scope| {
+        let put = scope.spawn(|| client.put("new", &[1u64]));
+        service.start_again();
+        put.join().unwrap().unwrap();
+    });
+    assert_eq!(client.stat().unwrap().names, 1024 - 64 + 1);
+}
+
 #[test]
 fn names_lists_and_streams_outlive_the_daemon() {
     for mode in MODES {

@@ -312,8 +312,9 @@ def view(client: _native.Client, name: str, words: tuple[int, int], mode: Mode |
     if lease is None:
         raise NotFoundError(f"{name!r} was overwritten")
     if mode == "copy":
-        value = lease.numpy().copy("K") if library == "numpy" else lease.torch().clone()
-        lease.release()
-        return value
+        try:
+            return lease.numpy().copy("K") if library == "numpy" else lease.torch().clone()
+        finally:
+            lease.release()
     _held.add(lease)
     return lease.numpy() if library == "numpy" else lease.torch()

@@ -199,7 +199,8 @@ impl Placement {
         // The next slots are probably as long as those in the newest segment.
         let mean = (newest.taken_bytes() + length) / (newest.taken() + 1);
         let taken = spaces.iter().map(|space| space.taken()).sum::<u64>() + 1;
-        let slots = (SLOTS_MARGIN * bytes / mean.min(SLOT_BYTES_MAX)).min(SLOTS_GROWTH * taken).min(bytes / ALIGN);
+        let slots = (SLOTS_MARGIN * bytes / mean.min(SLOT_BYTES_MAX)).min(SLOTS_GROWTH * taken);
+        let slots = slots.max(bytes / SLOT_BYTES_MAX).min(bytes / ALIGN);
         (bytes, low8(slots.ilog2().into()).clamp(SLOTS_LOG2.0, SLOTS_LOG2.1))
     }
 

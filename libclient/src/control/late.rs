@@ -43,6 +43,11 @@ impl Late {
         lock(&self.deleted).extend(names);
     }
 
+    /// Returns whether there are deleted names whose report no daemon has carried out.
+    pub fn has_deleted(&self) -> bool {
+        !lock(&self.deleted).is_empty()
+    }
+
     /// Takes the deleted names whose reports no daemon has carried out, so that the client reports them again.
     pub fn take_deleted(&self) -> Vec<(String, CellNo)> {
         std::mem::take(&mut lock(&self.deleted))

@@ -129,7 +129,7 @@ fn cell_of(session: &Session, found: &FoundName) -> Option<Cell> {
 }
 
 /// A name whose state a thread reads several times. It remembers the entry of the name: the entry belongs to the name while
-/// its owner word is unchanged, because each new owner word has another version.
+/// its owner word is unchanged, because each new owner word has the next version. Versions repeat after 2^22 of them.
 pub struct Polled<'a> {
     session: &'a Session,
     key: &'a [u8],

@@ -6,7 +6,6 @@ use std::sync::PoisonError;
 use tensorlend_layout::number::CellNo;
 use tensorlend_layout::wire::{QueueReply, Reply, Request};
 use tensorlend_layout::word::Cell;
-use tensorlend_os::mutex::lock;
 
 impl NameTable {
     /// Appends sealed slots to a list, which then holds them. After an error, frees the slots if the daemon certainly
@@ -31,9 +30,7 @@ impl NameTable {
         ask: &dyn Fn(Vec<CellNo>) -> Result<Reply>,
     ) -> Result<Option<u64>> {
         let done = match self.append_held(items, ask) {
-            Err(e) if e.is_limit() && !lock(&self.cells).deleted.is_empty() => {
-                self.tidy().and_then(|()| self.append_held(items, ask))
-            }
+            Err(e) if e.is_limit() && self.has_deleted() => self.tidy().and_then(|()| self.append_held(items, ask)),
             done => done,
         };
         if done.as_ref().is_err_and(Error::is_certain) {

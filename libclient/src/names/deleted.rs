@@ -14,9 +14,8 @@ pub struct Deleted {
     names: Vec<(String, CellNo)>,
     /// For each cell, the number of names up to its own. 0: the cell is not in `names`.
     at: Vec<usize>,
-    /// The number of names of the last report that the client has put back. They are announced and not in the directory
-    /// yet, or the daemon did not respond.
-    kept: usize,
+    /// The number of names at which the next report is due, if it is more than usual.
+    due: usize,
 }
 
 impl Deleted {
@@ -42,6 +41,7 @@ impl Deleted {
             if let Some(&(_, moved)) = self.names.get(at - 1) {
                 self.at[moved.index()] = at;
             }
+            self.due = self.due.min(2 * self.names.len());
         }
     }
 
@@ -50,20 +50,21 @@ impl Deleted {
         for (_, cell) in &self.names {
             self.at[cell.index()] = 0;
         }
-        self.kept = 0;
+        self.due = 0;
         std::mem::take(&mut self.names)
     }
 
-    /// Puts the report of all names off, because the daemon did not respond.
+    /// Puts the next report off until there are twice as many names, because the daemon did not respond.
     pub fn put_off(&mut self) {
-        self.kept = self.names.len();
+        self.due = 2 * self.names.len();
     }
 
-    /// Adds names that the client has taken and could not report.
+    /// Adds names that the client has taken and could not report: they are announced and not in the directory yet, or no daemon
+    /// has carried the report out. They are due again when there are as many others.
     pub fn put_back(&mut self, names: impl IntoIterator<Item = (String, CellNo)>) {
         for (name, cell) in names {
             self.note(&name, cell);
-            self.kept += 1;
+            self.due += 2;
         }
     }
 
@@ -71,10 +72,9 @@ impl Deleted {
         self.names.is_empty()
     }
 
-    /// Returns whether a client with `bound` names should report the deleted ones. After a report, names that it has put
-    /// back are due again when there are as many others.
+    /// Returns whether a client with `bound` names should report the deleted ones.
     pub fn is_due(&self, bound: usize) -> bool {
-        self.names.len() >= (bound / PART).clamp(BATCH.0, BATCH.1).max(2 * self.kept)
+        self.names.len() >= (bound / PART).clamp(BATCH.0, BATCH.1).max(self.due)
     }
 }
 

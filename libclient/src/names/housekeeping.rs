@@ -32,9 +32,12 @@ const REPORTING: &str = "tidy deleted names";
 impl NameTable {
     /// Returns a free cell. Grows the catalogue if none is left, not even one of a report of deleted names.
     pub fn fresh_cell(&self) -> Result<CellNo> {
-        let take = || lock(&self.cells).take();
         loop {
-            if let Some(cell) = take().or_else(|| self.hear_report().ok().and_then(|()| take())) {
+            if let Some(cell) = lock(&self.cells).take() {
+                return Ok(cell);
+            }
+            self.hear_report()?;
+            if let Some(cell) = lock(&self.cells).take() {
                 return Ok(cell);
             }
             const DOING: &str = "get room for more names";
@@ -208,11 +211,22 @@ impl NameTable {
         numbers.into_iter().filter_map(vacate).collect()
     }
 
+    /// Returns whether this client has deleted names that the daemon has not forgotten.
+    pub fn has_deleted(&self) -> bool {
+        !lock(&self.cells).deleted.is_empty() || self.control.late().has_deleted()
+    }
+
     /// Reports deleted names, and waits for the response. Then the daemon has forgotten the names, and this client can reuse
     /// their cells.
     pub fn tidy(&self) -> Result<()> {
         self.report_deleted()?;
-        self.hear_report()
+        self.hear_report()?;
+        if self.control.late().has_deleted() {
+            // The daemon was replaced before it carried the report out.
+            self.report_deleted()?;
+            self.hear_report()?;
+        }
+        Ok(())
     }
 
     /// Waits for the response to a report of deleted names, if there is one, and frees the cells of the names.
@@ -231,8 +245,8 @@ impl NameTable {
         Ok(())
     }
 
-    /// Reports deleted names to the daemon, and does not wait for the response. The session's next request receives the
-    /// response, after which the daemon has forgotten the names. Then this client can reuse their cells.
+    /// Reports deleted names to the daemon, and does not wait for the response, but for that to the report before. The session's
+    /// next request receives the response, after which the daemon has forgotten the names. Then this client can reuse their cells.
     ///
     /// From the deletion to the next use of the cell, each word has one writer:
     ///

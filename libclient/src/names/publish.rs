@@ -138,7 +138,7 @@ impl NameTable {
     fn bind_tidily(&self, name: &str, value: Cell, lifetime: Lifetime, barred: Option<CellNo>) -> Result<Version> {
         match self.bind(name, value, lifetime, barred) {
             // Names that this client has deleted use up the limit until the daemon forgets them.
-            Err(e) if e.is_limit() && !lock(&self.cells).deleted.is_empty() => {
+            Err(e) if e.is_limit() && self.has_deleted() => {
                 self.tidy()?;
                 self.bind(name, value, lifetime, barred)
             }
