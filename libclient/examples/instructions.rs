@@ -116,7 +116,7 @@ fn play(name: &str, rounds: u64) -> Result<()> {
     (0..rounds).try_for_each(|_| step(&mut parties))
 }
 
-/// Returns the instructions of so many rounds.
+/// Returns the number of instructions that this many rounds of a step take.
 fn count(name: &str, rounds: u64) -> Result<u64> {
     let this = std::env::current_exe()?;
     let output = Command::new("valgrind")

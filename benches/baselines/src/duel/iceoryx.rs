@@ -14,13 +14,10 @@ use iceoryx2::sample_mut::SampleMut;
 use iceoryx2::service::ipc::Service;
 use iceoryx2::service::port_factory::PortFactory;
 
-use super::invitation::Invitation;
+use super::invitation::{Invitation, MEETING};
 use super::leftovers::prefix;
-use crate::end::{PingPong, Side, spin_until};
+use crate::end::{PingPong, spin_until};
 use crate::{BaselineError, payload};
-
-/// Timeout of the wait for the other party.
-const MEETING: Duration = Duration::from_secs(30);
 
 /// An end that polls. If `TOUCHED` is true, it writes and reads every byte.
 ///
@@ -59,10 +56,7 @@ impl<const TOUCHED: bool> Poller<TOUCHED> {
                 .open_or_create()
                 .map_err(failed)
         };
-        let (ours, theirs) = match invitation.side {
-            Side::First => ("first", "second"),
-            Side::Second => ("second", "first"),
-        };
+        let (ours, theirs) = invitation.ends();
         let (out, into) = (service(ours)?, service(theirs)?);
         let publisher = out.publisher_builder().initial_max_slice_len(invitation.bytes).create().map_err(failed)?;
         let subscriber = into.subscriber_builder().create().map_err(failed)?;

@@ -1,12 +1,16 @@
 //! The command-line arguments of one of the two processes.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use tensorlend::Client;
 
 use super::game::Game;
 use crate::BaselineError;
 use crate::end::Side;
+
+/// Timeout of the wait for the other party.
+pub(super) const MEETING: Duration = Duration::from_secs(30);
 
 /// The argument in place of a socket's path. The client then finds the socket itself.
 pub(super) const SOCKET_DEFAULT: &str = "-";
@@ -58,6 +62,14 @@ impl Invitation {
             parent: parent.parse().ok()?,
             receiver: receiver.parse().ok()?,
         })
+    }
+
+    /// Returns the names of this party's end and of the other party's.
+    pub(super) fn ends(&self) -> (&'static str, &'static str) {
+        match self.side {
+            Side::First => ("first", "second"),
+            Side::Second => ("second", "first"),
+        }
     }
 
     /// Connects a client to the daemon.

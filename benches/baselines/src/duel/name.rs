@@ -1,15 +1,10 @@
 //! Exchanges through two names: each party replaces the value of its own name, and polls the other party's name.
 
-use std::time::Duration;
-
 use tensorlend::{Client, DType, Draft, Version};
 
-use super::invitation::Invitation;
+use super::invitation::{Invitation, MEETING};
 use crate::BaselineError;
-use crate::end::{PingPong, Side};
-
-/// Timeout of the wait for the other party.
-const MEETING: Duration = Duration::from_secs(30);
+use crate::end::PingPong;
 
 /// An end that publishes, and polls inside `wait_newer`.
 pub(super) struct NamePoller {
@@ -25,11 +20,8 @@ pub(super) struct NamePoller {
 impl NamePoller {
     pub(super) fn meet(invitation: &Invitation) -> Result<Self, BaselineError> {
         let client = invitation.client()?;
-        let [first, second] = ["first", "second"].map(|end| format!("bench/{}/{end}", invitation.tag));
-        let (ours, theirs) = match invitation.side {
-            Side::First => (first, second),
-            Side::Second => (second, first),
-        };
+        let (ours, theirs) = invitation.ends();
+        let [ours, theirs] = [ours, theirs].map(|end| format!("bench/{}/{end}", invitation.tag));
         let bytes = invitation.bytes as u64;
         client.create(DType::U8, &[bytes])?.publish(&ours)?;
         let seen = client.wait_for(&theirs, MEETING)?.version();

@@ -1,15 +1,10 @@
 //! Exchanges over tensorlend's streams whose ends poll.
 
-use std::time::Duration;
-
 use tensorlend::{Client, DType, Draft, Message, Sender, Stream, Subscription};
 
-use super::invitation::Invitation;
-use crate::end::{PingPong, Side, spin_until};
+use super::invitation::{Invitation, MEETING};
+use crate::end::{PingPong, spin_until};
 use crate::{BaselineError, payload};
-
-/// Timeout of the wait for the other party.
-const MEETING: Duration = Duration::from_secs(30);
 
 /// Capacity in messages of a stream whose bytes are touched. The capacity is 1, as in the other
 /// contenders, because the bytes of more buffers would not be in the caches. If the bytes are not
@@ -30,10 +25,7 @@ fn meet(
     touched: bool,
 ) -> Result<(Client, Stream, Subscription), BaselineError> {
     let client = invitation.client()?;
-    let (ours, theirs) = match invitation.side {
-        Side::First => ("first", "second"),
-        Side::Second => ("second", "first"),
-    };
+    let (ours, theirs) = invitation.ends();
     let out = client.stream(&format!("bench/{}/{ours}", invitation.tag));
     let out = if touched { out.capacity(CAPACITY_TOUCHED) } else { out }.open()?;
     let into = client.subscription(&format!("bench/{}/{theirs}", invitation.tag)).wait(MEETING);
