@@ -199,3 +199,9 @@ impl Drop for Machine {
         }
     }
 }
+
+/// Returns whether the fd store lacks descriptors by the last line of the daemon's log about them. The end of a client can
+/// end a shortage that begins again with the next one.
+pub fn lacks_descriptors(log: &str) -> bool {
+    log.rfind("the fd store does not keep") > log.rfind("the fd store has all")
+}

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tensorlend::{Client, DType, Start};
-use tensorlend_tests::stored::{Machine, end};
+use tensorlend_tests::stored::{Machine, end, lacks_descriptors};
 use tensorlend_tests::{PATIENCE, eventually, own_store, run, signal, skip_without};
 
 const MODES: [&str; 2] = ["user", "system"];
@@ -100,17 +100,20 @@ fn the_daemon_stores_everything_again_when_the_store_was_killed() {
     }
 }
 
-/// Starts a store with room for 32 descriptors and a daemon, and publishes names until the store is full. Returns the
-/// number of names.
-fn fill_a_small_store(machine: &mut Machine) -> u64 {
+/// Starts a store with room for 32 descriptors, and a daemon.
+fn start_a_small_store(machine: &mut Machine) {
     let program = machine.program();
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -n 64; exec \"$@\"", "sh"]).arg(program.get_program());
     command.arg("--fd-store").arg(machine.path("store")).stdin(Stdio::null()).stdout(Stdio::null());
     machine.store = Some(command.spawn().unwrap());
     machine.start_daemon();
+}
+
+/// Publishes names until the store is full. Returns the number of names.
+fn fill(machine: &Machine) -> u64 {
     let mut count = 0;
-    while !machine.log().contains("the fd store does not keep") {
+    while !lacks_descriptors(&machine.log()) {
         // The descriptors of the name's memory stay when its client has ended.
         publish(&machine.client(), &format!("n/{count}"), count);
         count += 1;
@@ -121,7 +124,8 @@ fn fill_a_small_store(machine: &mut Machine) -> u64 {
 #[test]
 fn a_larger_store_gets_what_the_full_one_did_not_have() {
     let mut machine = Machine::configured("system");
-    let count = fill_a_small_store(&mut machine);
+    start_a_small_store(&mut machine);
+    let count = fill(&machine);
     end(&mut machine.store, Signal::KILL);
     machine.start_store();
     eventually("the daemon's reconnection", || machine.log().contains("the fd store runs again"));
@@ -135,22 +139,40 @@ fn a_larger_store_gets_what_the_full_one_did_not_have() {
 #[test]
 fn a_full_store_gets_the_rest_when_it_has_room() {
     let mut machine = Machine::configured("system");
-    let count = fill_a_small_store(&mut machine);
+    start_a_small_store(&mut machine);
+    let count = fill(&machine);
     let client = machine.client();
     publish(&client, "precious", 7);
     for name in 0..count {
         client.delete(&format!("n/{name}")).unwrap();
     }
     drop(client);
-    eventually("the missing descriptors", || machine.log().contains("the fd store has all"));
+    eventually("the missing descriptors", || !lacks_descriptors(&machine.log()));
     machine.restart_daemon();
     assert_eq!(value(&machine.client(), "precious"), 7);
+}
+
+/// The descriptors that a full store does not have can all be removed before the store gets them.
+#[test]
+fn a_shortage_ends_with_the_memory_that_was_missing() {
+    let mut machine = Machine::configured("system");
+    start_a_small_store(&mut machine);
+    for _shortage in 0..2 {
+        let count = fill(&machine);
+        let client = machine.client();
+        for name in 0..count {
+            client.delete(&format!("n/{name}")).unwrap();
+        }
+        drop(client);
+        eventually("the end of the shortage", || !lacks_descriptors(&machine.log()));
+    }
 }
 
 #[test]
 fn the_log_counts_the_names_that_a_full_store_has_lost() {
     let mut machine = Machine::configured("system");
-    let count = fill_a_small_store(&mut machine);
+    start_a_small_store(&mut machine);
+    let count = fill(&machine);
     let all = count + 5;
     for name in count..all {
         publish(&machine.client(), &format!("n/{name}"), name);

@@ -288,14 +288,13 @@ impl FdStore {
             self.warn(&name, "the name is too long, because that of the namespace is long");
             return false;
         }
-        let was_stored = !self.unstored.remove(&mem);
+        let was_stored = !self.unstored.contains(&mem);
         let former = self.names.insert(mem, name.clone()).filter(|former| was_stored && *former != name);
         // systemd ignores a descriptor that it already has, so the former entry is removed first.
         // If the daemon is killed between the two messages, systemd has lost the descriptor.
         if let (Store::ServiceManager(_), Some(former)) = (&self.store, &former) {
             self.forget_name(&former.clone());
         }
-        self.unstored.insert(mem);
         let mut stored = self.store(&name, fd);
         if let (Store::Process(_), Some(former)) = (&self.store, former) {
             self.forget_name(&former);
@@ -305,9 +304,10 @@ impl FdStore {
             }
         }
         let Err(error) = stored else {
-            self.unstored.remove(&mem);
+            self.no_longer_unstored(mem);
             return true;
         };
+        self.unstored.insert(mem);
         self.retry_later();
         self.warn(&name, &error);
         false
@@ -317,6 +317,16 @@ impl FdStore {
         if !std::mem::replace(&mut self.has_warned, true) {
             tracing::warn!("the fd store does not keep {name}, a restart will lose tensors: {why}");
         }
+    }
+
+    /// Records that a descriptor is stored, or that the store need not have it. Returns false if it was not missing. The
+    /// end of a shortage is logged, and the next shortage is reported again.
+    fn no_longer_unstored(&mut self, mem: MemId) -> bool {
+        let was_missing = self.unstored.remove(&mem);
+        if was_missing && self.unstored.is_empty() && std::mem::take(&mut self.has_warned) {
+            tracing::info!("the fd store has all {} descriptors again", self.names.len());
+        }
+        was_missing
     }
 
     /// Stores a descriptor under a name. The function waits at most [`SEND_MAX`] while the store's queue is full. The
@@ -397,14 +407,14 @@ impl FdStore {
     pub fn has(&mut self, mem: MemId, label: &Label) {
         if !matches!(self.store, Store::None) {
             self.names.insert(mem, label.to_string());
-            self.unstored.remove(&mem);
+            self.no_longer_unstored(mem);
         }
     }
 
     /// Removes the descriptor from the store, if the store has it.
     pub fn forget(&mut self, mem: MemId) {
         if let Some(name) = self.names.remove(&mem)
-            && !self.unstored.remove(&mem)
+            && !self.no_longer_unstored(mem)
         {
             self.forget_name(&name);
         }
@@ -518,12 +528,9 @@ impl FdStore {
             {
                 break;
             }
-            self.unstored.remove(&mem);
+            self.no_longer_unstored(mem);
         }
         self.retry_again(self.unstored.len() + self.unremoved.len() < missing);
-        if self.unstored.is_empty() && std::mem::take(&mut self.has_warned) {
-            tracing::info!("the fd store has all {} descriptors again", self.names.len());
-        }
         false
     }
 
