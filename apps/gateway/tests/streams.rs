@@ -465,6 +465,50 @@ fn a_list_of_small_items_takes_one_request_for_256_of_them() {
     // 256, 256 and 88 items, then one, and then one. A needless request would be counted before the last one.
     until(|| there.stat("answered") >= answered + 5);
     assert_eq!(there.stat("answered"), answered + 5);
+    // A list that began again: the first response has its first items.
+    there.client.clear("episodes").unwrap();
+    append(1000..1700);
+    assert_eq!(here.client.remote().fetch_list("there/episodes").unwrap(), 700);
+    until(|| there.stat("answered") >= answered + 8);
+    assert_eq!(there.stat("answered"), answered + 8);
+}
+
+/// The copy never has items of two lists, and has all items of the last list.
+#[test]
+fn a_list_that_begins_again_during_its_copy_is_copied_from_its_start() {
+    let network = Network::new(12);
+    let (there, here) = pair(&network, Policy::Block);
+    let numbers = || -> Vec<u64> {
+        match here.client.get_all("there/episodes") {
+            Ok(items) => items.iter().map(|item| item.tensor().unwrap().as_slice::<u64>().unwrap()[0]).collect(),
+            Err(error) => {
+                assert!(error.is_not_found(), "{error}");
+                Vec::new()
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let lists = scope.spawn(|| {
+            for list in 1..=100 {
+                there.client.clear("episodes").unwrap();
+                for page in 0..7 {
+                    let items = (list * 1000 + page * 100..).take(100);
+                    there.client.append_many("episodes", items.map(|n| there.number(8, n))).unwrap();
+                }
+            }
+        });
+        while !lists.is_finished() {
+            if let Err(error) = here.client.remote().fetch_list("there/episodes") {
+                assert!(error.is_not_found() || error.to_string().contains("again and again"), "{error}");
+            }
+            let numbers = numbers();
+            let first = numbers.first().copied().unwrap_or(0);
+            assert_eq!(first % 1000, 0);
+            assert!(numbers.iter().copied().eq(first..first + numbers.len() as u64), "{numbers:?}");
+        }
+    });
+    assert_eq!(here.client.remote().fetch_list("there/episodes").unwrap(), 700);
+    assert!(numbers().into_iter().eq((100_000..).take(700)));
 }
 
 #[test]

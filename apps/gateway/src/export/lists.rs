@@ -82,16 +82,17 @@ fn describe(
     about: &AboutList,
 ) -> tensorlend::Result<(ListAnswer, Vec<u8>)> {
     let Some((id, length)) = client.list_identity(name) else { return Ok((ListAnswer::Nothing, Vec::new())) };
-    let end = about.from.saturating_add(u64::from(about.items)).min(length).max(about.from);
-    let values: Vec<Value> = client.get_range(name, about.from..end)?;
+    let from = if about.list == Some(identity(epoch, id)) { about.from } else { 0 };
+    let end = from.saturating_add(u64::from(about.items)).min(length).max(from);
+    let values: Vec<Value> = client.get_range(name, from..end)?;
     if client.list_identity(name).is_none_or(|(now, _)| now != id) {
         // The list was cleared while this function read it. A response without items makes the requester ask again.
         let said = ListAnswer::Items { list: identity(epoch, id), length, items: Vec::new(), whole: Vec::new() };
         return Ok((said, Vec::new()));
     }
-    if (values.len() as u64) < end - about.from {
+    if (values.len() as u64) < end - from {
         // A copy numbers its items by their order, so it cannot omit any item.
-        let range = format!("of its items {} to {end}, only {} exist", about.from, values.len());
+        let range = format!("of its items {from} to {end}, only {} exist", values.len());
         let why =
             "other machines copy no queue, and no list whose items end: a queue serves the processes of one machine";
         return Err(tensorlend::Error::Argument(format!("list {name:?} cannot be copied, {range}: {why}")));

@@ -64,6 +64,8 @@ struct Running {
 
 /// A response to the request for the items of a list from a number on, or the error instead of a response.
 struct Response {
+    /// The list whose items the gateway has requested. A response about another list begins with its first item.
+    list: Option<Epoch>,
     from: u64,
     result: Result<Frame, Trouble>,
 }
@@ -179,14 +181,22 @@ impl Lists {
         self.last_number += 1;
         (running.asked, running.is_ahead, running.early) = (self.last_number, false, None);
         running.asked_before = running.callers.len();
-        let number = self.last_number;
+        let (number, list) = (self.last_number, self.known.get(&name).copied());
         let checksum = context.settings.checksum;
-        let about = AboutList { asker: context.asker.clone(), from, items: PAGE, bytes: INLINE_BYTES, checksum };
+        let about = AboutList { asker: context.asker.clone(), list, from, items: PAGE, bytes: INLINE_BYTES, checksum };
         let frame = Frame { head: encode(&about), body: Body::default() };
         let (key, events) = (context.key(Kind::List, &name), self.events.clone());
         context.ask_settled(key, frame, context.settings.answer_timeout, move |result| {
-            events.post_later(Event(Step::Response(name, number, Response { from, result })));
+            events.post_later(Event(Step::Response(name, number, Response { list, from, result })));
         });
+    }
+
+    /// Requests the items from a number on, before a worker has appended the items before them.
+    fn ask_ahead(&mut self, context: &Context, name: &RemoteName, from: u64) {
+        self.ask_from(context, name.clone(), from);
+        if let Some(running) = self.running.get_mut(name) {
+            running.is_ahead = true;
+        }
     }
 
     /// Applies an event. Returns a request if an item must be fetched.
@@ -208,7 +218,7 @@ impl Lists {
         &mut self,
         context: &mut Context,
         name: RemoteName,
-        Response { from, result }: Response,
+        Response { list: asked, from, result }: Response,
     ) -> Option<Request<ItemOf>> {
         let (answer, body) = match result.map(|frame| (decode::<ListAnswer>(&frame.head), frame.body)) {
             Ok((Ok(answer), body)) => (answer, body),
@@ -230,6 +240,7 @@ impl Lists {
                     self.end(context, &name, &RemoteAnswer::Unreachable);
                     return None;
                 };
+                let from = if asked == Some(list) { from } else { 0 };
                 let items = items
                     .into_iter()
                     .zip(from..)
@@ -264,19 +275,31 @@ impl Lists {
     fn on_page(&mut self, context: &mut Context, name: RemoteName, page: Page) -> Option<Request<ItemOf>> {
         let Page { list, from, length, items, pieces } = page;
         let (client, local) = (context.client(name.space).clone(), name.local());
-        if self.known.get(&name) != Some(&list) {
-            // The local copy contains items of another list, or of a list whose identity this
-            // gateway does not know.
-            if let Err(error) = client.clear(&local) {
-                self.refuse(context, &name, error.to_string());
+        let is_other = self.known.get(&name) != Some(&list);
+        if is_other {
+            if !self.begins_again(context, &name) {
                 return None;
             }
             if self.known.len() >= KNOWN_MAX {
                 self.known.clear();
             }
             self.known.insert(name.clone(), list);
+        }
+        let end = from + items.len() as u64;
+        let is_last = end >= length;
+        if pieces.len() == items.len() && !items.is_empty() && !is_last {
+            // The node sends the next page while this gateway clears an older copy, and a worker appends this page.
+            self.ask_ahead(context, &name, end);
+        }
+        if is_other {
+            // The local copy contains items of another list, or of one whose identity this gateway does not know.
+            if let Err(error) = client.clear(&local) {
+                self.known.remove(&name);
+                self.refuse(context, &name, error.to_string());
+                return None;
+            }
             if from > 0 {
-                self.restart(context, name);
+                self.ask(context, name);
                 return None;
             }
         }
@@ -299,9 +322,6 @@ impl Lists {
         if pieces.is_empty() {
             return self.fetch(context, name, list, items);
         }
-        let end = from + items.len() as u64;
-        let is_last = end >= length;
-        let is_whole = pieces.len() == items.len();
         let (events, owned) = (self.events.clone(), name.clone());
         let is_queued = context.copiers.run(move || {
             let (rest, result) = append(&client, &local, items, pieces);
@@ -309,12 +329,6 @@ impl Lists {
         });
         if !is_queued {
             self.refuse(context, &name, "too much to do".into());
-        } else if is_whole && !is_last {
-            // The node sends the next page while the worker appends this one.
-            self.ask_from(context, name.clone(), end);
-            if let Some(running) = self.running.get_mut(&name) {
-                running.is_ahead = true;
-            }
         }
         None
     }
@@ -353,15 +367,23 @@ impl Lists {
         }
     }
 
-    /// Restarts the copy from the list's first item, at most [`RESTARTS_MAX`] times.
+    /// Requests the items that the local copy lacks, at most [`RESTARTS_MAX`] times.
     fn restart(&mut self, context: &Context, name: RemoteName) {
-        let Some(running) = self.running.get_mut(&name) else { return };
-        running.restarts += 1;
-        if running.restarts > RESTARTS_MAX {
-            let why = "it is cleared again and again, or its node contradicts itself".to_owned();
-            return self.refuse(context, &name, why);
+        if self.begins_again(context, &name) {
+            self.ask(context, name);
         }
-        self.ask(context, name);
+    }
+
+    /// Counts a copy that begins again. Refuses it and returns false after [`RESTARTS_MAX`] times.
+    fn begins_again(&mut self, context: &Context, name: &RemoteName) -> bool {
+        let Some(running) = self.running.get_mut(name) else { return false };
+        running.restarts += 1;
+        let may_begin = running.restarts <= RESTARTS_MAX;
+        if !may_begin {
+            let why = "it is cleared again and again, or its node contradicts itself".to_owned();
+            self.refuse(context, name, why);
+        }
+        may_begin
     }
 
     /// Fetches the first of the items in `rest`. If `rest` is empty, requests the next page.

@@ -14,7 +14,10 @@ pub const ITEMS_MAX: u32 = 256;
 pub struct AboutList {
     /// The requesting gateway.
     pub asker: Asker,
-    /// Number of the first requested item.
+    /// The list that the requester copies. If the node has another list of this name, it responds with that one's first
+    /// items.
+    pub list: Option<Epoch>,
+    /// Number of the first requested item of this list.
     pub from: u64,
     /// Maximum number of items in the response.
     pub items: u32,
