@@ -50,7 +50,7 @@ impl Parties {
 /// A step: its name, and a round in which it is counted once.
 type Step = (&'static str, fn(&mut Parties) -> Result<()>);
 
-const STEPS: [Step; 11] = [
+const STEPS: [Step; 12] = [
     ("create", |it| counted(|| it.draft()).map(drop)),
     ("send", |it| {
         let draft = it.draft()?;
@@ -74,6 +74,14 @@ const STEPS: [Step; 11] = [
     ("borrow of a loan", |it| {
         it.sender.loan()?.send()?;
         counted(|| Ok(it.of_sender.borrow().map(dropped)?))
+    }),
+    ("borrow of a loan, and its bytes", |it| {
+        it.sender.loan()?.send()?;
+        counted(|| {
+            let message = it.of_sender.borrow()?;
+            black_box(message.tensor()?.bytes());
+            Ok(())
+        })
     }),
     ("publish over a value", |it| {
         let draft = it.draft()?;

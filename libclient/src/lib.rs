@@ -115,6 +115,7 @@ pub mod observe;
 mod peers;
 mod queue;
 pub mod remote;
+mod reused;
 #[cfg(feature = "broken-for-tests")]
 mod sabotage;
 mod segment;

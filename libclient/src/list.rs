@@ -14,8 +14,9 @@ use std::ops::{Bound, Range, RangeBounds};
 use std::sync::Arc;
 use tensorlend_layout::directory::KEY_BYTES_MAX;
 use tensorlend_layout::name::{list_key_in, stream_key};
+use tensorlend_layout::tensor::Sealed;
 use tensorlend_layout::wire::{APPEND_MAX, Reply, Request};
-use tensorlend_layout::word::{Cell, PARKED_ANY};
+use tensorlend_layout::word::PARKED_ANY;
 use tensorlend_os::futex;
 
 /// A condition on a list's length in items, for [`crate::Client::wait_length`].
@@ -138,15 +139,15 @@ fn check_count(items: usize) -> Result<()> {
 fn all_or_none<T>(
     session: &Session,
     items: impl IntoIterator<Item = T>,
-    mut make: impl FnMut(T) -> Result<Cell>,
-) -> Result<Vec<Cell>> {
+    mut make: impl FnMut(T) -> Result<Sealed>,
+) -> Result<Vec<Sealed>> {
     let mut values = Vec::new();
     for item in items {
         match make(item) {
-            Ok(value) => values.push(value),
+            Ok(sealed) => values.push(sealed),
             Err(error) => {
-                for value in values {
-                    session.alloc().take_back(value);
+                for sealed in values {
+                    session.alloc().take_back(sealed.value);
                 }
                 return Err(error);
             }
@@ -172,7 +173,7 @@ impl Client {
     pub fn append(&self, list: &str, mut item: impl Sendable) -> Result<u64> {
         check_name(list)?;
         let sealed = seal(self.session(), &mut item, 0, list)?;
-        self.session().names().append(list, &[sealed.value])
+        self.session().names().append(list, &[sealed])
     }
 
     /// Appends drafts or datasets in one request: all of them or none, as adjacent items. Returns their numbers. Without
@@ -201,7 +202,7 @@ impl Client {
             return Ok(0..0);
         }
         let session = self.session();
-        let values = all_or_none(session, items, |mut item| Ok(seal(session, &mut item, 0, list)?.value))?;
+        let values = all_or_none(session, items, |mut item| seal(session, &mut item, 0, list))?;
         let first = session.names().append(list, &values)?;
         Ok(first..first + values.len() as u64)
     }
@@ -212,7 +213,7 @@ impl Client {
         check_name(list)?;
         let sealed = seal(self.session(), &mut item, 0, list)?;
         let request = |cells| Request::ListAppendEphemeral { list: list.to_owned(), cells };
-        self.session().names().append_by(list, &[sealed.value], &request)
+        self.session().names().append_by(list, &[sealed], &request)
     }
 
     /// Appends copies of the values that these names hold now, one item for each name. Returns the number of the first

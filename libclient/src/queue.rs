@@ -182,7 +182,7 @@ impl Queue {
         // If an item cannot be sealed, dropping the offer frees the items before it.
         let mut offer = Offer { queue: self.clone(), values: Vec::with_capacity(items.len()) };
         for mut item in items {
-            offer.values.push(seal(session, &mut item, 0, &self.name)?.value);
+            offer.values.push(seal(session, &mut item, 0, &self.name)?);
         }
         Ok(offer)
     }

@@ -275,6 +275,78 @@ fn many_threads_share_a_client() {
     assert_eq!(client.list("thread/*").unwrap().len(), 80);
 }
 
+/// Publishes value `number`, whose dtype, sizes and bytes follow from the number, which is also its timestamp.
+fn put_numbered(client: &Client, name: &str, number: u64) {
+    let (dtype, mut shape) = numbered(number);
+    if number.is_multiple_of(11) {
+        shape.extend([1, 1, 1]);
+    }
+    let mut draft = client.create(dtype, &shape[..]).unwrap();
+    if number.is_multiple_of(13) {
+        draft.set_metadata(b"more than a description has").unwrap();
+    }
+    draft.set_timestamp(number);
+    draft.bytes_mut().fill(number as u8);
+    draft.publish(name).unwrap();
+}
+
+fn numbered(number: u64) -> (DType, Vec<usize>) {
+    (
+        [DType::U8, DType::F16, DType::I32, DType::C128][number as usize % 4],
+        vec![number as usize % 5 + 1, number as usize % 7],
+    )
+}
+
+fn check_numbered(value: &tensorlend::Lease) {
+    let number = value.timestamp();
+    let (dtype, shape) = numbered(number);
+    assert_eq!((value.dtype(), &value.shape()[..2]), (dtype, &shape[..]), "value {number}");
+    assert!(value.bytes().iter().all(|&byte| byte == number as u8), "value {number}");
+}
+
+/// Threads of one client overwrite and delete names. The cell records of the shorter names describe the values. Each reader sees
+/// whole values: the dtype, the sizes and the bytes of one number.
+#[test]
+fn values_that_threads_overwrite_are_described_as_they_are() {
+    const WRITERS: u64 = 3;
+    const ROUNDS: u64 = 200_000;
+    let broker = broker();
+    let (owner, reader) = (client(&broker), client(&broker));
+    let names = ["n", &"s".repeat(32), &"l".repeat(33), &"k".repeat(64)];
+    for name in names {
+        put_numbered(&owner, name, 1);
+    }
+    let done = std::sync::atomic::AtomicU64::new(0);
+    std::thread::scope(|threads| {
+        for writer in 0..WRITERS {
+            let (owner, done) = (&owner, &done);
+            threads.spawn(move || {
+                for round in 0..ROUNDS {
+                    let number = round * WRITERS + writer;
+                    let name = names[(number / WRITERS % 4) as usize];
+                    put_numbered(owner, name, number);
+                    if number.is_multiple_of(97) {
+                        owner.delete(name).unwrap();
+                        put_numbered(owner, name, number);
+                    }
+                }
+                done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            });
+        }
+        while done.load(std::sync::atomic::Ordering::Relaxed) < WRITERS {
+            for name in names {
+                match reader.get(name) {
+                    Ok(value) => check_numbered(&value),
+                    Err(error) => assert!(matches!(error, Error::NotFound(_)), "{error}"),
+                }
+            }
+            for value in reader.get_many(&names).iter().flatten() {
+                check_numbered(value.as_tensor().unwrap());
+            }
+        }
+    });
+}
+
 #[test]
 fn as_many_leases_as_a_client_can_hold() {
     let broker = broker();

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tensorlend::{Client, DType, Error, Loan, Policy, Sender, Start, Tensor, TrySendError};
+use tensorlend::{Client, DType, Error, Loan, Policy, Sender, Start, Subscription, Tensor, TrySendError};
 use tensorlend_daemon::Embedded;
 
 const LONG: Duration = Duration::from_mins(5);
@@ -249,35 +249,69 @@ fn subscribers_that_join_a_full_stream_miss_nothing_from_then_on() {
     });
 }
 
+/// The messages that a borrower has received.
+#[derive(Default)]
+struct Borrows {
+    /// The number after the last message.
+    next: u64,
+    lost: u64,
+    received: u64,
+}
+
+/// Borrows all messages of a stream that drops, and checks that each is whole and has the timestamp of its number.
+fn borrow_all(mut messages: Subscription, timestamp: fn(u64) -> u64) -> Borrows {
+    let mut borrows = Borrows::default();
+    loop {
+        let message = match messages.borrow() {
+            Ok(message) => message,
+            Err(Error::StreamEnded(_)) => return borrows,
+            Err(e) => panic!("{e}"),
+        };
+        check(message.tensor().unwrap(), message.sequence());
+        assert_eq!(message.timestamp(), timestamp(message.sequence()));
+        assert!(message.validate());
+        // Messages that the stream dropped before the first one do not count as lost.
+        assert!(borrows.next == 0 || message.sequence() == borrows.next + message.lost());
+        borrows.lost += message.lost();
+        borrows.received += 1;
+        borrows.next = message.sequence() + 1;
+    }
+}
+
 #[test]
 fn a_borrower_of_a_stream_that_drops_sees_whole_messages() {
     let broker = broker();
     let (a, b) = (client(&broker), client(&broker));
     let mut sender = sender(&a, 2, Policy::DropOldest);
-    let mut messages = b.subscribe("s").unwrap();
-    let borrower = std::thread::spawn(move || {
-        let (mut next, mut lost) = (0, 0);
-        loop {
-            let message = match messages.borrow() {
-                Ok(message) => message,
-                Err(Error::StreamEnded(_)) => return (next, lost),
-                Err(e) => panic!("{e}"),
-            };
-            check(message.tensor().unwrap(), message.sequence());
-            assert!(message.validate());
-            // Messages that the stream dropped before the first one do not count as lost.
-            assert!(next == 0 || message.sequence() == next + message.lost());
-            lost += message.lost();
-            next = message.sequence() + 1;
-        }
-    });
+    let messages = b.subscribe("s").unwrap();
+    let borrower = std::thread::spawn(move || borrow_all(messages, |_| 0));
     sender.stream().wait_subscribers(1, LONG).unwrap();
     for number in 0..20_000 {
         fill(sender.loan().unwrap(), number).send().unwrap();
     }
     drop(sender);
-    let (next, lost) = borrower.join().unwrap();
+    let Borrows { next, lost, .. } = borrower.join().unwrap();
     assert!(next == 20_000 && lost < 20_000, "{lost} lost before {next}");
+}
+
+/// The subscriber copies the bytes of small messages from entries that the producer replaces meanwhile.
+#[test]
+fn small_messages_of_a_stream_that_drops_are_whole() {
+    let broker = broker();
+    let (a, b) = (client(&broker), client(&broker));
+    let stream = a.stream("s").capacity(1).policy(Policy::DropOldest).open().unwrap();
+    let mut sender = stream.sender(DType::U64, [4]).unwrap();
+    let messages = b.subscribe("s").unwrap();
+    let borrower = std::thread::spawn(move || borrow_all(messages, |number| number + 1));
+    sender.stream().wait_subscribers(1, LONG).unwrap();
+    for number in 0..200_000 {
+        let mut loan = fill(sender.loan().unwrap(), number);
+        loan.set_timestamp(number + 1);
+        loan.send().unwrap();
+    }
+    drop(sender);
+    let Borrows { next, received, .. } = borrower.join().unwrap();
+    assert!(next == 200_000 && received > 1, "{received} received before {next}");
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 use std::os::fd::AsFd;
 use std::time::Duration;
-use tensorlend::{Client, DType, Draft, Error, Length, Policy, Start, Subscription, TrySendError, Value, ValueKind};
+use tensorlend::{
+    Client, DType, Draft, Error, Length, Policy, Start, Subscription, Tensor, TrySendError, Value, ValueKind,
+};
 use tensorlend_daemon::Embedded;
 
 const LONG: Duration = Duration::from_mins(5);
@@ -436,6 +438,75 @@ fn borrowed_messages_are_those_that_were_sent() {
     assert!(messages.try_borrow().unwrap().is_none());
     drop(stream);
     assert!(matches!(messages.try_borrow(), Err(Error::StreamEnded(_))));
+}
+
+/// Messages whose bytes are in their entries, in turns with others, so that each is next to each.
+#[test]
+fn small_messages_are_those_that_were_sent() {
+    let broker = broker();
+    let (a, b) = (client(&broker), client(&broker));
+    for policy in [Policy::Block, Policy::DropOldest] {
+        let stream = a.stream("s").capacity(4).policy(policy).open().unwrap();
+        let mut messages = b.subscribe("s").unwrap();
+        let shapes: [&[usize]; 10] = [&[1], &[], &[32], &[31], &[33], &[0], &[2, 2], &[1, 3, 2, 5], &[4, 2, 4], &[64]];
+        for round in 0..400u64 {
+            let at = usize::try_from(round).unwrap();
+            let (shape, dtype) = (shapes[at * 7 / 3 % 10], [DType::U8, DType::F32, DType::BOOL][at / 5 % 3]);
+            let mut draft = a.create(dtype, shape).unwrap();
+            let bytes: Vec<u8> = (0..draft.bytes_mut().len()).map(|at| (at as u64 ^ round) as u8).collect();
+            draft.bytes_mut().copy_from_slice(&bytes);
+            if round % 3 == 0 {
+                draft.set_timestamp(round + 1);
+            }
+            if round % 7 == 0 {
+                draft.set_metadata(b"m").unwrap();
+            }
+            stream.send(draft).unwrap();
+            let check = |tensor: &Tensor| {
+                assert_eq!((tensor.dtype(), tensor.shape(), tensor.bytes()), (dtype, shape, &bytes[..]), "{round}");
+                assert_eq!(tensor.timestamp(), if round % 3 == 0 { round + 1 } else { 0 });
+                assert_eq!(tensor.metadata(), if round % 7 == 0 { &b"m"[..] } else { b"" });
+                assert_eq!(tensor.bytes().as_ptr().align_offset(64), 0, "aligned as all tensors are");
+            };
+            if round % 4 == 3 {
+                check(messages.recv().unwrap().tensor().unwrap());
+                continue;
+            }
+            let message = messages.try_borrow().unwrap().expect("it was sent");
+            assert_eq!((message.sequence(), message.lost()), (round, 0));
+            check(message.tensor().unwrap());
+            assert!(message.validate());
+        }
+        assert!(messages.try_borrow().unwrap().is_none());
+        a.delete_stream("s").unwrap();
+    }
+}
+
+#[test]
+fn a_small_message_stands_while_the_stream_goes_on() {
+    let broker = broker();
+    let (a, b) = (client(&broker), client(&broker));
+    let mut sender = a.stream("s").capacity(2).policy(Policy::DropOldest).open().unwrap();
+    let mut messages = b.subscribe("s").unwrap();
+    for round in 0..3 {
+        let small = |value: u64| {
+            let mut draft = a.create(DType::U64, &[4]).unwrap();
+            draft.as_mut_slice::<u64>().unwrap().fill(value);
+            draft
+        };
+        sender.send(small(round)).unwrap();
+        let message = messages.try_borrow().unwrap().unwrap();
+        for other in 100..200 {
+            sender.send(small(other)).unwrap();
+        }
+        assert_eq!(message.tensor().unwrap().as_slice::<u64>().unwrap(), [round; 4]);
+        assert!(message.validate());
+        drop(message);
+        // The stream is opened again.
+        drop(sender);
+        sender = a.stream("s").capacity(2).policy(Policy::DropOldest).open().unwrap();
+        while messages.try_borrow().unwrap().is_some() {}
+    }
 }
 
 #[test]

@@ -13,9 +13,10 @@ use crate::describe::{pad, structure};
 use crate::header::SheetHeader;
 #[cfg(not(loom))]
 use crate::number::CellNo;
+use crate::sync::{Ordering, fence};
 #[cfg(not(loom))]
 use crate::word::low8;
-use crate::word::{Bell, Word};
+use crate::word::{Bell, Cell, Word};
 
 /// Maximum number of announcements that wait for the daemon.
 pub const RING: usize = if cfg!(loom) { 2 } else { 4096 };
@@ -26,6 +27,18 @@ pub const FIRST_CELLS: usize = if cfg!(loom) { 2 } else { 4096 };
 pub const CELL_PARTS: u8 = 49;
 /// Words of a name that its cell record contains.
 pub const CELL_NAME_WORDS: usize = 8;
+/// Maximum length in bytes of a name whose cell record has room for a [`Description`].
+pub const DESCRIBED_NAME_BYTES: u64 = 32;
+/// The word of `name` that says of which value the record has a description.
+const DESCRIBED: usize = 4;
+/// The content of that word while a thread writes the description. No value has this word: its generation is 0.
+const DESCRIBING: u64 = 1;
+
+/// Number of words of a description.
+pub const DESCRIPTION_WORDS: usize = if cfg!(loom) { 2 } else { 5 };
+
+/// Words that describe the tensor of a cell, as [`crate::tensor::Sealed`] packs them.
+pub type Description = [u64; DESCRIPTION_WORDS];
 
 structure! {
     /// The value of one name, and the data by which a new daemon finds it again.
@@ -33,14 +46,87 @@ structure! {
         /// generation 40 . slot 24: the name's latest value. The owner overwrites the value by exchanging this word, which is
         /// the linearization point of the put. Slot 0xFFFFFF: the owner deleted the value.
         0 cell: Word,
-        /// The latest owner word for this cell that the owner has read. A daemon uses it to rebuild a lost directory.
-        8 granted: Word,
-        /// Hash of the name.
-        16 hash: Word,
-        /// Length of the name in bytes; 0: not bound.
+        /// First word of the description: dtype 16 . number of dimensions 8 . bytes 40. Since version 8. In earlier versions
+        /// a word that no process reads.
+        8 kind: Word,
+        /// Second word of the description: offset of the tensor's bytes in its segment. Since version 8. In earlier versions
+        /// a word that no process reads.
+        16 offset: Word,
+        /// Length of the name in bytes; 0: not bound, or an item of a list.
         24 name_bytes: Word,
-        /// The name's first 64 bytes, zero-filled.
+        /// The name's first 64 bytes, zero-filled. If the name has at most 32 bytes, the fifth word (*described*) is the
+        /// value of the cell to which the description belongs; 0: none; 1: a thread is writing it. The last three words are
+        /// then the rest of the description: two words of sizes, and the timestamp. Since version 8.
         32 name: [Word; CELL_NAME_WORDS],
+    }
+}
+
+impl CellRecord {
+    /// Owner: describes the value that this thread is about to store in the cell. Does nothing if the name is too long, or if
+    /// another thread is describing a value in this record. `alone`: no other thread calls this for this record until this
+    /// thread has returned.
+    ///
+    /// The description belongs to one value, and the word *described* names this value. While a thread changes the other
+    /// words, *described* names none, so a reader that finds the same value before and after its copy has that value's
+    /// description. Crash: *described* is the former value, 1 or the new value, and its description is complete. Readers of
+    /// another value read the slot's record.
+    #[inline(always)]
+    pub fn describe(&self, value: Cell, description: &Description, alone: bool) {
+        let described = &self.name[DESCRIBED];
+        if self.name_bytes.peek() > DESCRIBED_NAME_BYTES {
+            return;
+        }
+        if alone {
+            described.put(DESCRIBING);
+        } else {
+            let before = described.peek();
+            if before == DESCRIBING || !described.replace(before, DESCRIBING) {
+                return;
+            }
+        }
+        crate::crash_point!("describe: begun");
+        // Pairs with the reader's fence: a reader that copied one of the words below finds another word in *described*.
+        fence(Ordering::Release);
+        for (word, &new) in self.description_words().into_iter().zip(description) {
+            word.put(new);
+        }
+        crate::crash_point!("describe: words written");
+        described.set(value.0);
+        crate::crash_point!("describe: done");
+    }
+
+    /// Reader: returns whether the record has a description of this value of the cell. The reader may call this before it has a
+    /// lease, and [`CellRecord::description`] later, when the cache line is there.
+    #[inline(always)]
+    pub fn describes(&self, value: Cell) -> bool {
+        // In the record of a longer name, *described* is a part of the name, and in another line.
+        self.name_bytes.peek() <= DESCRIBED_NAME_BYTES && self.name[DESCRIBED].read() == value.0
+    }
+
+    /// Reader: copies the description of this value, which the reader found in the cell earlier. The copy is what the owner alleges. Returns
+    /// `None` if the record has no description of this value, or the cell has another one by now.
+    #[inline(always)]
+    pub fn description(&self, value: Cell) -> Option<Description> {
+        if !self.describes(value) {
+            return None;
+        }
+        let mut words = Description::default();
+        for (copy, word) in words.iter_mut().zip(self.description_words()) {
+            *copy = word.peek();
+        }
+        // Acquire, between the copy and the check.
+        fence(Ordering::Acquire);
+        // If the cell still has this value, the words are not those of another name: the owner empties the cell before it
+        // changes the record.
+        (self.name[DESCRIBED].peek() == value.0 && self.cell.peek() == value.0).then_some(words)
+    }
+
+    #[inline(always)]
+    fn description_words(&self) -> [&Word; DESCRIPTION_WORDS] {
+        #[cfg(loom)]
+        return [&self.kind, &self.name[5]];
+        #[cfg(not(loom))]
+        [&self.kind, &self.offset, &self.name[5], &self.name[6], &self.name[7]]
     }
 }
 

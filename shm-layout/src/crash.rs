@@ -151,6 +151,9 @@ pub const POINTS: &[&str] = &[
     "store: entry stored",
     "store: entry removed",
     "store: all sent",
+    "describe: begun",
+    "describe: words written",
+    "describe: done",
 ];
 
 static HOOK: OnceLock<fn(usize)> = OnceLock::new();

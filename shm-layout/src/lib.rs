@@ -110,7 +110,7 @@ pub use dtype::DType;
 
 /// Version of the shared-memory layout. The version advances with every change. A change that an
 /// older program would misread also begins a new range of [`versions`].
-pub const LAYOUT_VERSION: u32 = if cfg!(feature = "next-layout-for-tests") { 8 } else { 7 };
+pub const LAYOUT_VERSION: u32 = if cfg!(feature = "next-layout-for-tests") { 9 } else { 8 };
 
 /// Every shared structure, in the order of docs/layout.md.
 #[cfg(not(loom))]

@@ -14,13 +14,21 @@ use crate::{DType, Device};
 mod origin;
 #[cfg(not(loom))]
 mod plain;
+#[cfg(not(loom))]
+mod sealed;
 mod shape;
+#[cfg(not(loom))]
+mod small;
 #[cfg(not(loom))]
 pub use origin::Origin;
 #[cfg(not(loom))]
 pub use plain::PlainTensor;
+#[cfg(not(loom))]
+pub use sealed::Sealed;
 use shape::elements;
 pub use shape::{NDIM_MAX, Shape, Strides};
+#[cfg(not(loom))]
+pub use small::{SMALL_BYTES, SMALL_WORDS, SmallHead};
 
 /// Maximum length of user metadata in bytes.
 pub const METADATA_MAX: usize = 64 * 1024;
@@ -331,6 +339,16 @@ impl SlotInfo {
             && usize::from(ndim) <= NDIM_INLINE
     }
 
+    /// Returns whether two messages with these summaries have the same dtype, sizes and number of bytes. Almost all messages
+    /// of a stream do. If `other` passed [`SlotInfo::check_summary`], `words` passes it too if its bytes are aligned and in its
+    /// segment. False if `words` are no summary.
+    #[cfg(not(loom))]
+    #[inline(always)]
+    pub fn is_like(words: &HeaderSummary, other: &HeaderSummary) -> bool {
+        let differing = (words[0] ^ other[0]) | (words[2] ^ other[2]) | (words[3] ^ other[3]) | (words[4] ^ other[4]);
+        Self::is_summary(words) && differing == 0
+    }
+
     /// Checks the conditions that every use requires: the record belongs to `generation`, its bytes
     /// are aligned and in the segment, its metadata is not too long, and a record without an
     /// extension needs none.
@@ -520,6 +538,7 @@ mod tests {
             offset in prop::sample::select(vec![0u64, 32, 64, 1 << 20, u64::MAX - 63]),
             // No mapping is longer than half the address space.
             segment in prop::sample::select(vec![64u64, 1 << 20, 1 << 41, 1 << 62]),
+            place in prop::sample::select(vec![0u64, 32, 64, 1 << 19, 1 << 61, u64::MAX - 63]),
         ) {
             let mut summary = noise;
             if plain {
@@ -533,6 +552,14 @@ mod tests {
                     && check_extent(info.dtype, &info.dims[..usize::from(info.ndim)], None, 0, info.data_bytes).is_ok()
             });
             prop_assert_eq!(SlotInfo::check_summary(&summary, segment), slowly);
+            // A message like it, in another place.
+            let other = [summary[0], place, summary[2], summary[3], summary[4], 7];
+            if slowly {
+                prop_assert!(SlotInfo::is_like(&other, &summary));
+                let is_inside = place.checked_add(summary[2]).is_some_and(|end| end <= segment) && place % ALIGN == 0;
+                prop_assert_eq!(SlotInfo::check_summary(&other, segment), is_inside);
+            }
+            prop_assert!(!SlotInfo::is_like(&summary, &[0; 6]));
         }
 
         #[test]

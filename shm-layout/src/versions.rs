@@ -1,7 +1,8 @@
 //! The versions of this build, and of the layouts that it understands.
 //!
 //! Within this range, a newer version differs from an older one only by added fields. An added field
-//! takes words that were reserved, and 0 in it means that its writer does not say anything. So a
+//! takes words that were reserved or that no version of the range reads, and 0 in it means that its
+//! writer does not say anything. So a
 //! sheet of any version of the range serves clients and daemons of every other version. Only the
 //! words of the directory need care, because the daemon that writes them may be replaced by an older
 //! one: see [`crate::directory::Directory::renew_added`].
@@ -42,8 +43,9 @@ pub struct Layout {
 pub const LAYOUTS: &[Layout] = &[
     Layout { version: 5, hash: 0x9ae5_aef2_4621_0595 },
     Layout { version: 6, hash: 0x5f1f_bc44_3ea1_7eb7 },
-    #[cfg(feature = "next-layout-for-tests")]
     Layout { version: 7, hash: 0x9cd4_bfd6_4230_4dd2 },
+    #[cfg(feature = "next-layout-for-tests")]
+    Layout { version: 8, hash: 0xfb56_da07_4af5_cfbf },
     Layout::CURRENT,
 ];
 

@@ -53,7 +53,7 @@ type Part = (u32, u32, &'static str, Option<fn(u64) -> u64>);
 const WORDS: &[(&str, &str, &[Part])] = &[
     (
         "OwnerWord",
-        "`NameEntry.owner_word`, `CellRecord.granted`",
+        "`NameEntry.owner_word`",
         &[
             (63, 62, "kind: 0 no name, 1 live, 2 reserved", Some(|w| w >> 62)),
             (61, 40, "version; each store adds 1", Some(|w| OwnerWord(w).version().into())),

@@ -52,8 +52,12 @@ fn extents(structure: &Structure) -> impl Iterator<Item = (&'static Field, usize
     structure.fields.iter().zip(ends)
 }
 
-fn is_reserved(field: &Field) -> bool {
-    field.name.starts_with("reserved")
+/// Fields of earlier versions that no version of the range reads. A later version may use their words. Then another word, which
+/// is 0 in earlier versions, tells readers that these words are in use.
+const UNREAD: &[(&str, &str)] = &[("CellRecord", "granted"), ("CellRecord", "hash")];
+
+fn is_free(structure: &Structure, field: &Field) -> bool {
+    field.name.starts_with("reserved") || UNREAD.contains(&(structure.name, field.name))
 }
 
 /// Returns the reason why programs of `newer` cannot share memory with programs of `older`.
@@ -65,7 +69,7 @@ fn break_of(older: &[Structure], newer: &[Structure]) -> Option<String> {
         if new.bytes != old.bytes {
             return Some(format!("{} has another length", old.name));
         }
-        for (field, end) in extents(old).filter(|(field, _)| !is_reserved(field)) {
+        for (field, end) in extents(old).filter(|(field, _)| !is_free(old, field)) {
             let same = |(other, other_end): (&Field, usize)| {
                 (other.offset, other.name, other.kind, other_end) == (field.offset, field.name, field.kind, end)
             };

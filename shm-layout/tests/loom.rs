@@ -21,6 +21,8 @@ mod acquire;
 mod children;
 #[path = "loom/death.rs"]
 mod death;
+#[path = "loom/description.rs"]
+mod description;
 #[path = "loom/first.rs"]
 mod first;
 #[path = "loom/lease_table.rs"]

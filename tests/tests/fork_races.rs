@@ -15,17 +15,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tensorlend::{Client, DType, Draft, Lease};
+use tensorlend::{Client, DType, Lease, Tensor};
 use tensorlend_tests::{Daemon, harness};
 
 /// Work between the library's handler before a fork and the fork.
 static WORK: Mutex<Option<Box<dyn FnOnce() + Send>>> = Mutex::new(None);
-
-fn draft(client: &Client, value: u64) -> Draft {
-    let mut draft = client.create(DType::U64, &[3]).unwrap();
-    draft.as_mut_slice::<u64>().unwrap().fill(value);
-    draft
-}
 
 fn owner() -> (Daemon, Client) {
     let daemon = Daemon::start("");
@@ -64,32 +58,40 @@ fn a_lease_that_a_thread_takes_during_the_fork() {
     comes_back(&owner);
 }
 
-/// A cursor protects a borrowed message, and moves on when the parent drops it.
+/// A cursor protects a borrowed message, and moves on when the parent drops it. The bytes of a small message are in its entry.
 fn a_borrowed_message_stays_with_the_parent() {
-    let (daemon, owner) = owner();
-    let stream = owner.stream("stream").capacity(2).open().unwrap();
-    let reader = daemon.client();
-    let lease = reader.get("x").unwrap();
-    let mut subscription = reader.subscribe("stream").unwrap();
-    stream.send(draft(&owner, 1)).unwrap();
-    drop(subscription.try_borrow().unwrap().expect("it was sent"));
-    stream.send(draft(&owner, 2)).unwrap();
-    let borrowed = subscription.try_borrow().unwrap().expect("it was sent");
-    assert_eq!(borrowed.tensor().unwrap().as_slice::<u64>().unwrap(), [2; 3]);
-    let mut child = Child::fork(|| {
-        || {
-            std::panic::set_hook(Box::new(|_| {}));
-            let read = catch_unwind(AssertUnwindSafe(|| borrowed.tensor().unwrap().bytes().len()));
-            !borrowed.validate() && read.is_err() && lease.as_slice::<u64>().unwrap() == VALUE
+    for elements in [3, 300] {
+        let (daemon, owner) = owner();
+        let stream = owner.stream("stream").capacity(2).open().unwrap();
+        let reader = daemon.client();
+        let lease = reader.get("x").unwrap();
+        let mut subscription = reader.subscribe("stream").unwrap();
+        let send = |value: u64| {
+            let mut draft = owner.create(DType::U64, &[elements]).unwrap();
+            draft.as_mut_slice::<u64>().unwrap().fill(value);
+            stream.send(draft).unwrap()
+        };
+        let has = |tensor: &Tensor, value: u64| tensor.as_slice::<u64>().unwrap().iter().all(|&it| it == value);
+        send(1);
+        drop(subscription.try_borrow().unwrap().expect("it was sent"));
+        send(2);
+        let borrowed = subscription.try_borrow().unwrap().expect("it was sent");
+        assert!(has(borrowed.tensor().unwrap(), 2));
+        let mut child = Child::fork(|| {
+            || {
+                std::panic::set_hook(Box::new(|_| {}));
+                let read = catch_unwind(AssertUnwindSafe(|| borrowed.tensor().unwrap().bytes().len()));
+                !borrowed.validate() && read.is_err() && lease.as_slice::<u64>().unwrap() == VALUE
+            }
+        });
+        assert_eq!(child.report(), '1');
+        drop(borrowed);
+        for round in 0..100 {
+            send(100 + round);
+            assert!(has(subscription.recv().unwrap().tensor().unwrap(), 100 + round));
         }
-    });
-    assert_eq!(child.report(), '1');
-    drop(borrowed);
-    for round in 0..100 {
-        stream.send(draft(&owner, 100 + round)).unwrap();
-        assert_eq!(subscription.recv().unwrap().tensor().unwrap().as_slice::<u64>().unwrap(), [100 + round; 3]);
+        child.finish();
     }
-    child.finish();
 }
 
 /// A child that reads its parent's leases, and has one of its own that it cannot pass on.

@@ -1,8 +1,10 @@
 //! The ways to a slot when the heap has no free one: an ordered list of strategies.
 
 use super::{Allocator, Outside, release};
-use crate::alloc::heap::{Taken, Wanted, extent_bytes};
+use crate::alloc::heap::{Wanted, extent_bytes};
+use crate::alloc::taken::Taken;
 use crate::error::{Error, Result};
+use crate::reused::boxed;
 use tensorlend_layout::size::bytes_text;
 use tensorlend_os::mutex::lock;
 
@@ -62,7 +64,7 @@ enum Outcome {
 
 impl From<Option<Taken>> for Outcome {
     fn from(taken: Option<Taken>) -> Self {
-        taken.map_or(Self::Nothing, |taken| Self::Taken(Box::new(taken)))
+        taken.map_or(Self::Nothing, |taken| Self::Taken(boxed(taken)))
     }
 }
 
@@ -92,7 +94,7 @@ impl Allocator {
                 // Another thread may have taken the new space. Then this thread begins again.
                 Outcome::Grown => {
                     let taken = lock(&self.heap).take(bytes);
-                    return taken.map_or_else(|| self.take_unwatched(outside, bytes), |taken| Ok(Box::new(taken)));
+                    return taken.map_or_else(|| self.take_unwatched(outside, bytes), |taken| Ok(boxed(taken)));
                 }
                 Outcome::Refused(error) => refusal = Some(error),
                 Outcome::Nothing => {}

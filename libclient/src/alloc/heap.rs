@@ -7,6 +7,7 @@
 use crate::alloc::homes::{Arrival, Home, Homes};
 use crate::alloc::placement::{Placement, Space};
 use crate::alloc::recent::Recent;
+use crate::alloc::taken::Taken;
 use crate::instruments::AllocationInstruments;
 use crate::segment::bytes::{Bytes, OwnRecord};
 #[cfg(feature = "cuda")]
@@ -38,29 +39,6 @@ use retired::Retired;
 pub fn extent_bytes(bytes: u64) -> Option<(u64, u64)> {
     let align = if bytes >= PAGE { PAGE } else { ALIGN };
     Some((bytes.max(1).checked_next_multiple_of(align)?, align))
-}
-
-/// A slot that a draft holds.
-pub struct Taken {
-    /// The slot's number and generation, as one word. A cell stores this word.
-    pub value: Cell,
-    /// The slot's offset in the segment.
-    pub offset: u64,
-    /// The slot's bytes: exactly as many as the caller requested.
-    pub bytes: Bytes,
-    pub record: OwnRecord,
-}
-
-impl Taken {
-    #[inline]
-    pub fn slot(&self) -> SlotNo {
-        self.value.slot()
-    }
-
-    #[inline]
-    pub fn generation(&self) -> u64 {
-        self.value.generation()
-    }
 }
 
 #[derive(Clone, Copy)]

@@ -10,7 +10,8 @@
 //! [`OwnGuard`]: crate::link::epoch::OwnGuard
 #![allow(unsafe_code)]
 
-use crate::alloc::heap::{Taken, extent_bytes};
+use crate::alloc::heap::extent_bytes;
+use crate::alloc::taken::Taken;
 use crate::link::shards::Shards;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

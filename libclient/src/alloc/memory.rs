@@ -1,8 +1,10 @@
 //! Requests to the daemon for segments of host memory, and their return.
 
 use super::{Allocator, take_or_request};
-use crate::alloc::heap::{Taken, Wanted};
+use crate::alloc::heap::Wanted;
+use crate::alloc::taken::Taken;
 use crate::error::{Error, Result};
+use crate::reused::boxed;
 use crate::segment::mapping::{own_segment, records};
 use crate::segment::pinned::PageLock;
 use std::sync::MutexGuard;
@@ -25,7 +27,7 @@ impl Allocator {
     /// Requests a segment, and records a refusal. If another thread got a segment with room in the meantime, takes a slot there
     /// instead.
     pub(super) fn grow(&self, bytes: u64, length: u64) -> Result<Option<Box<Taken>>> {
-        let take = || lock(&self.heap).take(bytes).map(Box::new);
+        let take = || lock(&self.heap).take(bytes).map(boxed);
         let grow = || take_or_request(lock(&self.growing), take, |growing| self.request_segment(length, growing));
         let grown = match grow() {
             Err(e) if e.is_limit() && self.peers.unmap_unused() => grow(),

@@ -12,13 +12,15 @@ mod placement;
 mod recent;
 mod reclaim;
 pub mod release;
+pub mod taken;
 mod watched;
 
 use crate::error::Result;
 use crate::instruments::{self, AllocationInstruments};
 use crate::link::Link;
 use crate::peers::PeerTable;
-use heap::{Heap, Taken};
+use crate::reused::boxed;
+use heap::Heap;
 use homes::{Arrival, Home};
 use magazines::Magazines;
 use reclaim::Reclaiming;
@@ -26,6 +28,7 @@ use release::Release;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use taken::Taken;
 use tensorlend_layout::number::SlotNo;
 use tensorlend_layout::word::Cell;
 use tensorlend_os::mutex::lock;
@@ -122,7 +125,7 @@ impl Allocator {
         self.check()?;
         tensorlend_layout::crash_point!("draft: memory looked for");
         if let Some(taken) = lock(&self.heap).take(bytes) {
-            return Ok(Box::new(taken));
+            return Ok(boxed(taken));
         }
         self.take_slowly(outside, bytes).inspect_err(|error| self.gave_up(error))
     }

@@ -72,13 +72,15 @@ impl Reclaiming {
         // Read the audience after the fence. A member that the daemon adds to the audience later cannot hold a lease
         // on a value that was replaced before the fence.
         let mut members = 0;
-        let mut readers = peers.directory.audience(me).chain([me]);
-        let read = readers.try_for_each(|number| {
+        let mut read = |number| {
             members += 1;
-            peers.with_leases(number, |table| table.scan(&mut found)).map(|_| ())
-        });
+            peers.with_leases(number, |table| table.scan(&mut found))
+        };
         // Without the daemon, a member's table cannot be mapped: its leases are unknown.
-        read.ok()?;
+        for number in peers.directory.audience(me) {
+            read(number).ok()?;
+        }
+        read(me).ok()?;
         scanned.members = members;
         self.leased.sort_unstable();
         Some(scanned)
@@ -91,11 +93,10 @@ impl Reclaiming {
         // A pin on a dataset's member is not a lease on the dataset, so check the pins separately.
         let pinned: Vec<Cell> = slots.iter().copied().filter(|value| heap.is_pinned(value.slot())).collect();
         let is_leased = |value: &Cell| {
-            scanned.is_none()
-                || !leased.is_empty() && leased.binary_search(&value.lease(me).0).is_ok()
-                || pinned.contains(value)
+            scanned.is_none() || leased.binary_search(&value.lease(me).0).is_ok() || pinned.contains(value)
         };
-        let kept = slots.extract_if(.., |value| is_leased(value));
+        let may_keep = scanned.is_none() || !leased.is_empty() || !pinned.is_empty();
+        let kept = slots.extract_if(..if may_keep { slots.len() } else { 0 }, |value| is_leased(value));
         heap.still_retired(kept, scanned.map_or(SCAN_NS, Scanned::ns));
         let mut idle: Vec<SlotNo> = slots.drain(..).filter_map(|value| heap.release(value.slot()).segment()).collect();
         // Also return two kinds of released segments. The last slot of one kind was freed as part of a chain through

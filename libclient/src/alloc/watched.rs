@@ -1,7 +1,8 @@
 //! Allocation while an instrument is on.
 
 use super::{Allocator, Outside};
-use crate::alloc::heap::{Taken, extent_bytes};
+use crate::alloc::heap::extent_bytes;
+use crate::alloc::taken::Taken;
 use crate::error::{Error, Result};
 use crate::instruments::{AllocationState, Outstanding, Relief};
 use std::collections::HashSet;

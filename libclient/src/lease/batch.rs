@@ -22,11 +22,11 @@ use crate::tensor::index::fetch_index;
 use std::hint::black_box;
 use std::ops::Range;
 use std::sync::Arc;
-use tensorlend_layout::catalogue::SlotRecord;
+use tensorlend_layout::catalogue::CellRecord;
 use tensorlend_layout::directory::FoundName;
 use tensorlend_layout::leases;
 use tensorlend_layout::tensor::{SlotInfo, SlotKind};
-use tensorlend_layout::word::{Cell, Word};
+use tensorlend_layout::word::Cell;
 
 /// Maximum number of values leased together: as many as a shard has entries. One epoch guard may cover this number.
 pub const BATCH: usize = 64;
@@ -40,14 +40,15 @@ const LONG_BYTES: usize = 4096;
 struct Steps<'s> {
     session: &'s Session,
     found: &'s [Option<FoundName>],
-    /// The sheets of each value's owner, and the word of its cell.
-    cells: [Option<(&'s Peer, &'s Word)>; BATCH],
+    /// The sheets of each value's owner, and the record of its cell.
+    cells: [Option<(&'s Peer, &'s CellRecord)>; BATCH],
     /// The content of each cell.
     values: [Cell; BATCH],
     segments: [Option<&'s Arc<PeerSegment>>; BATCH],
     /// The geometry word under which each segment was found.
     geometries: [u64; BATCH],
-    records: [Option<&'s SlotRecord>; BATCH],
+    /// Whether the cells' records describe the values.
+    described: [bool; BATCH],
     entries: [Option<LeaseEntry>; BATCH],
 }
 
@@ -61,7 +62,7 @@ impl<'s> Steps<'s> {
             values: [Cell::DELETED; BATCH],
             segments: [None; BATCH],
             geometries: [0; BATCH],
-            records: [None; BATCH],
+            described: [false; BATCH],
             entries: [None; BATCH],
         }
     }
@@ -75,45 +76,51 @@ impl<'s> Steps<'s> {
         Route::owner_word(&self.session.directory.names[found.entry.index()].owner_word, found.owner_word)
     }
 
-    /// Step 1: reads the latest value of each name.
+    /// Step 1: reads the latest value of each name, and whether the value is described beside it.
     #[inline(always)]
     fn read(&mut self, guard: &'s EpochGuard<'_>) {
         for at in self.all() {
             let Some(FoundName { owner_word, .. }) = self.found[at] else { continue };
             if let Ok(peer) = peer_of(self.session, guard, owner_word.owner(), 0) {
-                self.cells[at] = peer.cell(owner_word.cell()).map(|word| (peer, word));
+                self.cells[at] = peer.record(owner_word.cell()).map(|record| (peer, record));
             }
         }
         for at in self.all() {
-            if let Some((_, word)) = self.cells[at] {
-                self.values[at] = Cell(word.read());
+            if let Some((_, record)) = self.cells[at] {
+                self.values[at] = Cell(record.cell.read());
+                self.described[at] = record.describes(self.values[at]);
             }
         }
     }
 
-    /// Step 2: finds the segments, and loads the lines of the records.
+    /// Step 2: finds the segments, and loads the lines of the records of values without a description.
     #[inline(always)]
     fn place(&mut self) {
         for at in self.all() {
-            let (Some(found), Some((peer, word))) = (self.found[at], self.cells[at]) else { continue };
-            let (route, cell) = (self.route(found), self.values[at]);
-            let seen = Seen { peer, owner: found.owner_word.owner(), route, word, cell };
+            let (Some(found), Some((peer, record))) = (self.found[at], self.cells[at]) else { continue };
+            let (route, cell, owner) = (self.route(found), self.values[at], found.owner_word.owner());
+            let seen = Seen { peer, owner, route, word: &record.cell, cell, described: None };
             if let Ok(placed) = seen.place(self.session) {
                 (self.segments[at], self.geometries[at]) = (Some(placed.segment), placed.geometry);
-                self.records[at] = Some(placed.record());
             }
         }
-        for record in self.records[..self.found.len()].iter().flatten() {
-            black_box((record.words[0].peek(), record.words[8].peek()));
+        for at in self.all() {
+            if !self.described[at]
+                && let Some(placed) = self.placed(at)
+            {
+                let record = placed.record();
+                black_box((record.words[0].peek(), record.words[8].peek()));
+            }
         }
     }
 
     /// Returns the results of the first two steps.
     #[inline(always)]
     fn placed(&self, at: usize) -> Option<Placed<'s>> {
-        let (found, (peer, word), segment) = (self.found[at]?, self.cells[at]?, self.segments[at]?);
+        let (found, (peer, record), segment) = (self.found[at]?, self.cells[at]?, self.segments[at]?);
         let (owner, geometry) = (found.owner_word.owner(), self.geometries[at]);
-        Some(Placed { owner, route: self.route(found), word, cell: self.values[at], peer, geometry, segment })
+        let (word, cell, described) = (&record.cell, self.values[at], self.described[at].then_some(record));
+        Some(Placed { owner, route: self.route(found), word, cell, peer, geometry, segment, described })
     }
 
     /// Step 3: stores the leases.
@@ -144,12 +151,16 @@ pub fn lease_found(session: &Session, found: &[Option<FoundName>]) -> Vec<Option
         let is_unchanged = leases::confirm(session.shards.word(entry), &placed.words());
         let Ok(entry) = confirm(session, entry, is_unchanged, placed.owner, placed.geometry) else { continue };
         let held = placed.held(entry);
-        let record = placed.record();
-        let summary = record.summary(placed.cell.generation());
-        if let Some(summary) = summary.filter(|it| SlotInfo::check_summary(it, placed.segment.map.bytes() as u64)) {
+        // Two branches, as in `take`: a summary that came from either source would be copied through memory.
+        if let Some(summary) = placed.description() {
+            values[at] = Some(Value::Tensor(Lease::of_summary(summary, held)));
+        } else if let Some(summary) = placed.summary() {
             values[at] = Some(Value::Tensor(Lease::of_summary(summary, held)));
         } else {
-            others.push((at, Other { held, record: record.copy(), peer: placed.peer, geometry: placed.geometry }));
+            others.push((
+                at,
+                Other { held, record: placed.record().copy(), peer: placed.peer, geometry: placed.geometry },
+            ));
         }
     }
     if !others.is_empty() {

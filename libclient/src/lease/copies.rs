@@ -11,16 +11,17 @@ use crate::tensor::dataset::seal_dataset;
 use crate::tensor::draft::Draft;
 use crate::tensor::member_draft::MemberDraft;
 use std::sync::Arc;
-use tensorlend_layout::word::{Cell, SLOT_NONE};
+use tensorlend_layout::tensor::Sealed;
+use tensorlend_layout::word::SLOT_NONE;
 
 /// Copies a value into slots of this client, sealed and ready to be published.
 ///
 /// # Errors
 /// [`Error::SessionEnded`] if the daemon has ended the session: the copy may have bytes of two tensors.
-pub fn copy(session: &Arc<Session>, value: &Value) -> Result<Cell> {
+pub fn copy(session: &Arc<Session>, value: &Value) -> Result<Sealed> {
     // The check follows the last read of the value, and precedes the first step that shows the copy to a reader.
     let validate = || if value.held().validate() { Ok(()) } else { Err(Error::SessionEnded) };
-    let sealed = match value {
+    match value {
         Value::Tensor(tensor) => {
             let mut draft = duplicate(session, tensor)?;
             validate()?;
@@ -40,8 +41,7 @@ pub fn copy(session: &Arc<Session>, value: &Value) -> Result<Cell> {
             validate()?;
             draft.seal(0, SLOT_NONE)
         }
-    };
-    sealed.map(|sealed| sealed.value)
+    }
 }
 
 /// Returns a draft with the contents of a dataset's member, in the same memory.

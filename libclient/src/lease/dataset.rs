@@ -7,8 +7,8 @@ use crate::lease::device::tensor::DeviceTensor;
 use crate::lease::group::Group;
 use crate::lease::lease::Held;
 use crate::lease::member::Member;
-use crate::lease::reused::{Reuse, Reused, Spares};
 use crate::names::version::Version;
+use crate::reused::{Reuse, Reused, Spares};
 use crate::tensor::Tensor;
 use std::ops::Range;
 #[cfg(feature = "cuda")]
@@ -47,10 +47,10 @@ pub struct Dataset {
 }
 
 thread_local! {
-    static SPARES: Spares<Whole> = const { Spares::new(Vec::new()) };
+    static SPARES: Spares<Option<Whole>> = const { Spares::new(Vec::new()) };
 }
 
-impl Reuse for Whole {
+impl Reuse for Option<Whole> {
     fn spares() -> &'static LocalKey<Spares<Self>> {
         &SPARES
     }

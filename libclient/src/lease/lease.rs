@@ -1,10 +1,10 @@
 //! Leases: on any value, in the form that this crate uses, and on one tensor, as programs use them.
 
-use crate::lease::reused::{Reuse, Reused, Spares};
 use crate::link::Link;
 use crate::link::shards::LeaseEntry;
 use crate::names::version::Version;
 use crate::peers::PeerSegment;
+use crate::reused::{Reuse, Reused, Spares};
 use crate::segment::bytes::Bytes;
 use crate::tensor::Tensor;
 use std::ops::Deref;
@@ -49,10 +49,10 @@ pub struct Lease {
 }
 
 thread_local! {
-    static SPARES: Spares<Inner> = const { Spares::new(Vec::new()) };
+    static SPARES: Spares<Option<Inner>> = const { Spares::new(Vec::new()) };
 }
 
-impl Reuse for Inner {
+impl Reuse for Option<Inner> {
     fn spares() -> &'static LocalKey<Spares<Self>> {
         &SPARES
     }

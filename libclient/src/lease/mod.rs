@@ -16,7 +16,6 @@ pub mod many;
 pub mod member;
 pub mod pin;
 pub mod rename;
-mod reused;
 pub mod take;
 pub mod value;
 pub mod wait;

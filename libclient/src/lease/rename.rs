@@ -39,8 +39,10 @@ pub fn rename(session: &Arc<Session>, from: &str, to: &str) -> Result<()> {
             return rename(session, from, to);
         };
         let published = match arrival {
-            Arrival::First => names.publish_held(to, Publication { value, lifetime, keeps_lifetime: false }),
-            Arrival::Bound { barred } => names.bind_elsewhere(to, value, lifetime, barred),
+            Arrival::First => {
+                names.publish_held(to, &Publication { sealed: value.into(), lifetime, keeps_lifetime: false })
+            }
+            Arrival::Bound { barred } => names.bind_elsewhere(to, &value.into(), lifetime, barred),
         };
         if let Err(e) = published {
             // After an uncertain error, `to` may refer to the slot, so the slot stays in use.
@@ -72,6 +74,6 @@ pub fn copy(session: &Arc<Session>, from: &str, to: &str) -> Result<Version> {
     let Some(leased) = lease_key(session, from.as_bytes(), from)? else {
         return Err(Error::NotFound(from.to_owned()));
     };
-    let value = copies::copy(session, &assemble::value(session, leased, from)?)?;
-    session.names().publish(to, value)
+    let sealed = copies::copy(session, &assemble::value(session, leased, from)?)?;
+    session.names().publish(to, &sealed.into())
 }

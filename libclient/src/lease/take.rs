@@ -1,9 +1,10 @@
 //! The steps to a lease, for one value at a time. [`batch`](super::batch) takes each step for many values together.
 //!
-//! 1. [`Seen::read`]: read the word that holds the value.
+//! 1. [`Seen::read`]: read the word that holds the value, and whether the cell's record describes it.
 //! 2. [`Seen::place`]: find the value's segment.
 //! 3. [`hold`]: store the lease, execute a fence, and check again every word on which the lease depends.
-//! 4. [`contents`]: read the slot's record.
+//! 4. [`Placed::description`]: read the description, or else the slot's record: [`Placed::summary`], or [`contents`] if no
+//!    summary describes it.
 
 use crate::alloc::heap::Wanted;
 use crate::alloc::release;
@@ -18,7 +19,7 @@ use crate::session::Session;
 use crate::tensor::Tensor;
 use std::sync::Arc;
 use tensorlend_layout::Device;
-use tensorlend_layout::catalogue::{SlotRecord, cell_place};
+use tensorlend_layout::catalogue::{CellRecord, SlotRecord, cell_place};
 use tensorlend_layout::leases;
 use tensorlend_layout::number::{CellNo, ClientNo, SlotNo};
 use tensorlend_layout::stream::{HeaderSummary, RingEntry};
@@ -114,6 +115,8 @@ pub struct Seen<'s> {
     pub route: Route<'s>,
     pub word: &'s Word,
     pub cell: Cell,
+    /// The cell's record, if it describes the value.
+    pub described: Option<&'s CellRecord>,
 }
 
 /// The second step's result: the location of a value, and the words on which its lease depends.
@@ -126,6 +129,8 @@ pub struct Placed<'s> {
     /// The geometry word under which the reader found the segment.
     pub geometry: u64,
     pub segment: &'s Arc<PeerSegment>,
+    /// The cell's record, if it described the value before the lease.
+    pub described: Option<&'s CellRecord>,
 }
 
 /// Returns the sheets of the client that has a client number, if this client has mapped them. `member` is the client's
@@ -152,20 +157,23 @@ impl<'s> Seen<'s> {
         at: At<'s>,
     ) -> Attempt<Self> {
         let peer = peer_of(session, guard, owner, route.member)?;
-        let (word, cell) = match at {
-            At::Cell(cell) => match peer.cell(cell) {
-                Some(word) => (word, Cell(word.read())),
+        let (word, cell, described) = match at {
+            At::Cell(cell) => match peer.record(cell) {
+                Some(record) => {
+                    let value = Cell(record.cell.read());
+                    (&record.cell, value, record.describes(value).then_some(record))
+                }
                 None => return Err(Miss::Cells(cell_place(cell).0)),
             },
-            At::Entry(entry, seen, _) => (&entry.cell, seen),
+            At::Entry(entry, seen, _) => (&entry.cell, seen, None),
         };
-        Ok(Self { peer, owner, route, word, cell })
+        Ok(Self { peer, owner, route, word, cell, described })
     }
 
     /// Finds the value's segment.
     #[inline(always)]
     pub fn place(self, session: &'s Session) -> Attempt<Placed<'s>> {
-        let Self { peer, owner, route, word, cell } = self;
+        let Self { peer, owner, route, word, cell, described } = self;
         if !cell.is_value() {
             // A cell emptied by a former owner's housekeeping looks like a deletion. It is a deletion only if the
             // owner word is unchanged.
@@ -175,7 +183,7 @@ impl<'s> Seen<'s> {
         let Some(segment) = peer.segment(cell.slot(), geometry, &session.directory) else {
             return Err(Miss::Segment(cell.slot()));
         };
-        Ok(Placed { owner, route, word, cell, peer, geometry, segment })
+        Ok(Placed { owner, route, word, cell, peer, geometry, segment, described })
     }
 }
 
@@ -194,6 +202,25 @@ impl<'s> Placed<'s> {
     #[inline(always)]
     pub fn record(&self) -> &'s SlotRecord {
         &self.segment.records[(self.cell.slot() - self.segment.base) as usize]
+    }
+
+    /// Returns the checked description of the leased value. Returns `None` if the caller must read the slot's record.
+    #[inline(always)]
+    pub fn description(&self) -> Option<HeaderSummary> {
+        let summary = self.described?.summary(self.cell)?;
+        self.fits(&summary).then_some(summary)
+    }
+
+    #[inline(always)]
+    fn fits(&self, summary: &HeaderSummary) -> bool {
+        SlotInfo::check_summary(summary, self.segment.map.bytes() as u64)
+    }
+
+    /// Returns the checked summary of the leased slot's record. Returns `None` if the caller must read the whole record.
+    #[inline(always)]
+    pub fn summary(&self) -> Option<HeaderSummary> {
+        let summary = self.record().summary(self.cell.generation())?;
+        self.fits(&summary).then_some(summary)
     }
 
     /// Returns the lease that is stored in this entry of the table.
@@ -285,19 +312,25 @@ fn try_lease(session: &Session, owner: ClientNo, route: Route<'_>, at: At<'_>) -
     let guard = session.shards.epoch_guard();
     let placed = Seen::read(session, &guard, owner, route, at)?.place(session)?;
     let entry = hold(session, &guard, owner, placed.lease(), &placed.words(), placed.geometry)?;
-    let record = placed.record();
-    let summary = match at {
-        // The reader copied the summary before it stored the lease. `hold` has checked that the entry did not change
-        // until after the lease.
-        At::Entry(.., summary) if SlotInfo::is_summary(&summary) => Some(summary),
-        _ => record.summary(placed.cell.generation()),
-    };
     let held = placed.held(entry);
-    match summary {
-        Some(summary) if SlotInfo::check_summary(&summary, placed.segment.map.bytes() as u64) => {
+    // The reader copied an entry's summary before it stored the lease. `hold` has checked that the entry did not change until
+    // after the lease. Each kind of summary goes straight into the lease: a copy of it would wait for the processor's store
+    // buffer.
+    match at {
+        At::Entry(.., summary) if SlotInfo::is_summary(&summary) && placed.fits(&summary) => {
             Ok(Leased::Tensor(Lease::of_summary(summary, held)))
         }
-        _ => lease_of_record(record, held),
+        At::Cell(_) if let Some(summary) = placed.description() => Ok(Leased::Tensor(Lease::of_summary(summary, held))),
+        _ => lease_of_slot(&placed, held),
+    }
+}
+
+/// Builds a lease from the slot's record. The caller has found no valid description or summary of the value elsewhere.
+#[inline(never)]
+fn lease_of_slot(placed: &Placed<'_>, held: Held) -> Attempt<Leased> {
+    match placed.summary() {
+        Some(summary) => Ok(Leased::Tensor(Lease::of_summary(summary, held))),
+        None => lease_of_record(placed.record(), held),
     }
 }
 

@@ -154,3 +154,32 @@ impl Shards {
         drop(self.shared_guards.write().unwrap_or_else(PoisonError::into_inner));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    /// A thread that finds itself alone under a guard stays alone until the guard closes.
+    #[test]
+    fn a_second_thread_waits_for_the_guard_of_the_first() {
+        let broker = tensorlend_daemon::embedded().unwrap();
+        let client = crate::Client::builder().socket(broker.socket()).connect().unwrap();
+        client.put("x", &[1u8]).unwrap();
+        let shards = &client.session().shards;
+        let guard = shards.epoch_guard();
+        assert!(shards.is_alone(&guard));
+        let has_come = AtomicBool::new(false);
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                let guard = shards.epoch_guard();
+                has_come.store(true, Ordering::Relaxed);
+                assert!(!shards.is_alone(&guard));
+            });
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!has_come.load(Ordering::Relaxed), "it opened a guard beside this one");
+            drop(guard);
+        });
+        assert!(!shards.is_alone(&shards.epoch_guard()), "another thread may come again at any time");
+    }
+}

@@ -78,7 +78,7 @@ impl Link {
 
     /// Returns whether the daemon still respects this session's leases and cursors. Call this function after the reads that
     /// the lease must protect.
-    #[inline]
+    #[inline(always)]
     pub fn is_member(&self) -> bool {
         // If the daemon was replaced, the mapped directory may no longer have a writer.
         !self.control.is_dead() && self.directory.members[self.me().index()].member.peek() == self.welcome.member

@@ -6,8 +6,8 @@
 use crate::link::epoch::{EpochGuard, Flag};
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, RwLock, Weak};
 use tensorlend_layout::child_holds::ChildHolds;
 use tensorlend_layout::leases::{LeaseTable, SHARD_ENTRIES, SHARDS, Shard, release};
 use tensorlend_layout::raw::Sheet;
@@ -26,6 +26,9 @@ pub struct Shards {
     /// Holds of forked children, by entry. The first fork with leases creates this table.
     holds: OnceLock<Box<[ChildHolds]>>,
     forks: u64,
+    /// Whether two threads may have held guards at the same time. Never false again.
+    shared_by_threads: AtomicBool,
+    sharing: Once,
     pub(super) flags: Box<[Flag; SHARDS]>,
     /// Read-locked by the epoch guards of threads without a shard.
     pub(super) shared_guards: RwLock<()>,
@@ -120,6 +123,8 @@ impl Shards {
             shared: Mutex::new(()),
             holds: OnceLock::new(),
             forks: fork::generation(),
+            shared_by_threads: AtomicBool::new(false),
+            sharing: Once::new(),
             flags: Box::new([const { Flag::new() }; SHARDS]),
             shared_guards: RwLock::new(()),
         })
@@ -144,16 +149,42 @@ impl Shards {
                 return Last::new(self.id, first, current, own.next().is_some());
             }
             let Some(shard) = self.claim() else { return shared };
+            if *self.owned.lock().unwrap_or_else(PoisonError::into_inner) != 1 << shard {
+                self.begin_sharing();
+            }
             claims.retain(|c| c.shards.strong_count() > 0);
             claims.push(Claim { session: self.id, shard, shards: Arc::downgrade(self) });
             Last::new(self.id, shard, shard, false)
         });
         // A thread that is ending has lost its claims, so it uses the shared shard.
         let last = found.unwrap_or(shared);
-        if last.session() != 0 {
+        if last.session() == 0 {
+            self.begin_sharing();
+        } else {
             LAST.set(last);
         }
         last
+    }
+
+    /// Notes, before a second thread opens its first guard, that several threads use this client.
+    fn begin_sharing(&self) {
+        // A forked child only reads, and nothing there closes the guards of its parent's other threads.
+        if self.forks != fork::generation() {
+            return;
+        }
+        // A third thread waits here for the second one.
+        self.sharing.call_once(|| {
+            self.shared_by_threads.store(true, Ordering::Release);
+            // The first thread may hold a guard under which it found itself alone. Its later guards find the word above.
+            self.wait_for_guards();
+        });
+    }
+
+    /// Returns whether no other thread holds a guard until this thread's guard closes.
+    #[inline(always)]
+    pub fn is_alone(&self, guard: &EpochGuard<'_>) -> bool {
+        debug_assert!(guard.is_of(self));
+        !self.shared_by_threads.load(Ordering::Relaxed)
     }
 
     /// Calls `attempt` with a free entry, which no other thread uses until `attempt` returns. Returns `None` if no

@@ -15,6 +15,7 @@ use tensorlend_layout::catalogue::{CELL_NAME_WORDS, Catalogue, CellRecord, RING,
 use tensorlend_layout::directory::key_word;
 use tensorlend_layout::number::{CellNo, ClientNo};
 use tensorlend_layout::publish::overwrite;
+use tensorlend_layout::tensor::Sealed;
 use tensorlend_layout::wake::news_fence;
 use tensorlend_layout::word::{Absorbed, Cell, MemberState, OwnerKind, PARKED_ANY, Word, parked_bit};
 use tensorlend_os::mutex::lock;
@@ -261,13 +262,13 @@ impl NameTable {
 
     /// Overwrites a name of this client that is announced and not in the directory yet. Returns `None` for any other name.
     #[cold]
-    pub fn overwrite_pending(&self, hash: u64, key: &[u8], value: Cell) -> Option<(Version, Cell)> {
+    pub fn overwrite_pending(&self, hash: u64, key: &[u8], sealed: &Sealed) -> Option<(Version, Cell)> {
         let mut pending = lock(&self.pending);
         let &(cell, number) = pending.cells.get(&hash)?;
         let record = self.own_cell(cell).filter(|record| is_named(record, key))?;
         // While this guard is open, this client does not give the cell to another name. This also holds if the daemon enters
         // the name into the directory now.
-        let _guard = self.shards.epoch_guard();
+        let guard = self.shards.epoch_guard();
         loop {
             let absorbed = Absorbed(self.absorbed_word().read());
             if absorbed.state() != MemberState::Open {
@@ -282,8 +283,9 @@ impl NameTable {
                 // this client is freeing the cell.
                 return None;
             }
-            if let Some(before) = overwrite(self.absorbed_word(), absorbed.0, &record.cell, value) {
-                let version = Version { owner_word: Version::announced(self.me(), cell), cell: value.0 };
+            record.describe_sealed(sealed, self.shards.is_alone(&guard));
+            if let Some(before) = overwrite(self.absorbed_word(), absorbed.0, &record.cell, sealed.value) {
+                let version = Version { owner_word: Version::announced(self.me(), cell), cell: sealed.value.0 };
                 return Some((version, before));
             }
         }
@@ -291,13 +293,13 @@ impl NameTable {
 
     /// Publishes a name that has no owner, without a request to the daemon. Returns `None` if the daemon must decide. Only
     /// one thread at a time may call this function.
-    pub fn announce(&self, hash: u64, key: &[u8], value: Cell) -> Result<Option<Version>> {
+    pub fn announce(&self, hash: u64, key: &[u8], sealed: &Sealed) -> Result<Option<Version>> {
         let absorbed = Absorbed(self.absorbed_word().read());
         let waiting = self.catalogue.ring_head.peek().wrapping_sub(absorbed.index());
         if !self.may_announce(hash, key, absorbed, waiting) {
             return Ok(None);
         }
-        let cell = self.fill_cell(key, value).map_err(Error::certain)?;
+        let cell = self.fill_cell(key, sealed).map_err(Error::certain)?;
         tensorlend_layout::crash_point!("first: cell filled");
         let claimed = self.claim_free(hash, key, waiting);
         if !matches!(claimed, Ok(true)) {
@@ -327,7 +329,7 @@ impl NameTable {
         {
             self.wakeup();
         }
-        Ok(Some(Version { owner_word: Version::announced(self.me(), cell), cell: value.0 }))
+        Ok(Some(Version { owner_word: Version::announced(self.me(), cell), cell: sealed.value.0 }))
     }
 
     /// Returns whether this client may announce the name instead of asking the daemon. `waiting` is the number of this

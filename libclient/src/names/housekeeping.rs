@@ -16,6 +16,7 @@ use tensorlend_layout::directory::key_word;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::name::KeyKind;
 use tensorlend_layout::number::CellNo;
+use tensorlend_layout::tensor::Sealed;
 use tensorlend_layout::wire::{PACKET_BYTES_MAX, Reply, Request};
 use tensorlend_layout::word::{Cell, OwnerWord, Word};
 use tensorlend_os::memfd::Access;
@@ -65,7 +66,7 @@ impl NameTable {
     }
 
     /// Returns a free cell, and stores `value` and its key in the cell.
-    pub fn fill_cell(&self, key: &[u8], value: Cell) -> Result<CellNo> {
+    pub fn fill_cell(&self, key: &[u8], sealed: &Sealed) -> Result<CellNo> {
         let (is_due, free) = {
             let mut cells = lock(&self.cells);
             (cells.is_tidy_due(), cells.take())
@@ -78,7 +79,8 @@ impl NameTable {
         let cell = free.map_or_else(|| self.fresh_cell(), Ok)?;
         let record = self.own_cell(cell).expect("a fresh cell is mapped");
         // Release, against a reader R that compares the name of the cell's former use. R checks again the word that
-        // led to this cell, and finds that word changed.
+        // led to this cell, and finds that word changed. Also against a reader that copies the description of a former
+        // value: that reader finds the cell emptied.
         std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
         let put = |words: &[Word], bytes: &[u8]| {
             for (at, word) in words.iter().enumerate() {
@@ -86,10 +88,10 @@ impl NameTable {
             }
         };
         put(&record.name, key);
-        record.hash.put(self.directory.hash(key));
-        record.granted.put(0);
         record.name_bytes.put(key.len() as u64);
-        record.cell.set(value.0);
+        // No other thread knows the cell.
+        record.describe_sealed(sealed, true);
+        record.cell.set(sealed.value.0);
         Ok(cell)
     }
 
@@ -185,6 +187,7 @@ impl NameTable {
         for value in self.vacate(numbers) {
             self.alloc.retire(value);
         }
+        tensorlend_layout::crash_point!("tidy: cells emptied");
     }
 
     /// Frees the cells that late responses have set free, without a request. If another thread frees cells now, that thread or
@@ -240,7 +243,6 @@ impl NameTable {
         self.control.receive_late(REPORTING)?;
         if self.control.late().has_cells() {
             self.free_cells(Vec::new());
-            tensorlend_layout::crash_point!("tidy: cells emptied");
         }
         Ok(())
     }

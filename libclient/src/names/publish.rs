@@ -6,6 +6,7 @@ use crate::names::lifetime::Lifetime;
 use crate::names::version::Version;
 use tensorlend_layout::number::CellNo;
 use tensorlend_layout::publish::{is_lasting, overwrite};
+use tensorlend_layout::tensor::Sealed;
 use tensorlend_layout::wire::{Reply, Request};
 use tensorlend_layout::word::{Cell, OwnerWord, parked_bit};
 use tensorlend_os::futex;
@@ -14,17 +15,17 @@ use tensorlend_os::mutex::lock;
 /// A publication of a sealed slot.
 #[derive(Clone, Copy)]
 pub struct Publication {
-    pub value: Cell,
+    pub sealed: Sealed,
     pub lifetime: Lifetime,
     /// Whether a name of this client keeps the lifetime that it has. The client then overwrites the name without a request.
     pub keeps_lifetime: bool,
 }
 
-impl From<Cell> for Publication {
+impl From<Sealed> for Publication {
     /// Returns the publication of a value for a name without a lifetime.
     #[inline]
-    fn from(value: Cell) -> Self {
-        Self { value, lifetime: Lifetime::default(), keeps_lifetime: false }
+    fn from(sealed: Sealed) -> Self {
+        Self { sealed, lifetime: Lifetime::default(), keeps_lifetime: false }
     }
 }
 
@@ -40,11 +41,10 @@ impl NameTable {
     /// Publishes a sealed slot under a name, which then holds it. After an error, frees the slot if the daemon certainly did
     /// nothing.
     #[inline]
-    pub fn publish(&self, name: &str, publication: impl Into<Publication>) -> Result<Version> {
-        let publication = publication.into();
+    pub fn publish(&self, name: &str, publication: &Publication) -> Result<Version> {
         match self.publish_held(name, publication) {
             Ok(version) => Ok(version),
-            Err(e) => Err(self.not_published(publication.value, e)),
+            Err(e) => Err(self.not_published(publication.sealed.value, e)),
         }
     }
 
@@ -62,21 +62,21 @@ impl NameTable {
     /// Publishes like [`NameTable::publish`], but on an error the slot stays the caller's. Asks the daemon for a new
     /// lifetime, because the daemon has the clock and detects the end of sessions.
     #[inline]
-    pub fn publish_held(&self, name: &str, publication: Publication) -> Result<Version> {
-        let Publication { value, lifetime, keeps_lifetime } = publication;
+    pub fn publish_held(&self, name: &str, publication: &Publication) -> Result<Version> {
+        let &Publication { ref sealed, lifetime, keeps_lifetime } = publication;
         if !lifetime.is_forever() && !keeps_lifetime {
-            return self.bind_elsewhere(name, value, lifetime, None);
+            return self.bind_elsewhere(name, sealed, lifetime, None);
         }
         self.check_session("publish")?;
         let hash = self.directory.hash(name.as_bytes());
-        if let Overwrite::Replaced(version, before) = self.overwrite(hash, name, value, keeps_lifetime) {
+        if let Overwrite::Replaced(version, before) = self.overwrite(hash, name, sealed, keeps_lifetime) {
             self.after_overwrite(before);
             return Ok(version);
         }
         if lifetime.is_forever() {
-            self.publish_first(hash, name, value)
+            self.publish_first(hash, name, sealed)
         } else {
-            self.bind_elsewhere(name, value, lifetime, None)
+            self.bind_elsewhere(name, sealed, lifetime, None)
         }
     }
 
@@ -88,7 +88,7 @@ impl NameTable {
         // The daemon may enter an announced name into the directory after the look-up there, and before the look-up among the
         // announced names. The second attempt finds the name in the directory.
         for _ in 0..2 {
-            if let Overwrite::Replaced(_, before) = self.overwrite(hash, name, Cell::DELETED, true) {
+            if let Overwrite::Replaced(_, before) = self.overwrite(hash, name, &Cell::DELETED.into(), true) {
                 self.after_overwrite(before);
                 return Ok(before.is_value());
             }
@@ -101,13 +101,13 @@ impl NameTable {
     pub fn bind_elsewhere(
         &self,
         name: &str,
-        value: Cell,
+        sealed: &Sealed,
         lifetime: Lifetime,
         barred: Option<CellNo>,
     ) -> Result<Version> {
         self.check().map_err(Error::certain)?;
         let _one = lock(&self.binding);
-        self.bind_tidily(name, value, lifetime, barred)
+        self.bind_tidily(name, sealed, lifetime, barred)
     }
 
     /// Checks that the session is not over. After its end no process reads this client's cells any more. An overwrite
@@ -122,36 +122,36 @@ impl NameTable {
     }
 
     #[cold]
-    fn publish_first(&self, hash: u64, name: &str, value: Cell) -> Result<Version> {
+    fn publish_first(&self, hash: u64, name: &str, sealed: &Sealed) -> Result<Version> {
         let _one = lock(&self.binding);
         // Another thread may have bound the name in the meantime.
-        if let Overwrite::Replaced(version, before) = self.overwrite(hash, name, value, false) {
+        if let Overwrite::Replaced(version, before) = self.overwrite(hash, name, sealed, false) {
             self.after_overwrite(before);
             return Ok(version);
         }
-        if let Some(version) = self.announce(hash, name.as_bytes(), value)? {
+        if let Some(version) = self.announce(hash, name.as_bytes(), sealed)? {
             return Ok(version);
         }
-        self.bind_tidily(name, value, Lifetime::default(), None)
+        self.bind_tidily(name, sealed, Lifetime::default(), None)
     }
 
-    fn bind_tidily(&self, name: &str, value: Cell, lifetime: Lifetime, barred: Option<CellNo>) -> Result<Version> {
-        match self.bind(name, value, lifetime, barred) {
+    fn bind_tidily(&self, name: &str, sealed: &Sealed, lifetime: Lifetime, barred: Option<CellNo>) -> Result<Version> {
+        match self.bind(name, sealed, lifetime, barred) {
             // Names that this client has deleted use up the limit until the daemon forgets them.
             Err(e) if e.is_limit() && self.has_deleted() => {
                 self.tidy()?;
-                self.bind(name, value, lifetime, barred)
+                self.bind(name, sealed, lifetime, barred)
             }
             done => done,
         }
     }
 
-    /// Asks the daemon to bind the name to a new cell that holds `value`, and that is not `barred`.
-    fn bind(&self, name: &str, value: Cell, lifetime: Lifetime, barred: Option<CellNo>) -> Result<Version> {
+    /// Asks the daemon to bind the name to a new cell that holds the value, and that is not `barred`.
+    fn bind(&self, name: &str, sealed: &Sealed, lifetime: Lifetime, barred: Option<CellNo>) -> Result<Version> {
         let ttl_ns = lifetime.ttl_ns()?;
-        let mut cell = self.fill_cell(name.as_bytes(), value).map_err(Error::certain)?;
+        let mut cell = self.fill_cell(name.as_bytes(), sealed).map_err(Error::certain)?;
         if barred == Some(cell) {
-            let other = self.fill_cell(name.as_bytes(), value);
+            let other = self.fill_cell(name.as_bytes(), sealed);
             self.empty_cell(cell);
             cell = other.map_err(Error::certain)?;
         }
@@ -168,10 +168,7 @@ impl NameTable {
         match self.control.call(&request, "publish", name) {
             Ok(Reply::Bound { owner_word, .. }) => {
                 tensorlend_layout::crash_point!("takeover: bound");
-                if let Some(record) = self.own_cell(cell) {
-                    record.granted.set(owner_word);
-                }
-                Ok(Version { owner_word, cell: value.0 })
+                Ok(Version { owner_word, cell: sealed.value.0 })
             }
             Ok(_) => Err(Error::Protocol { doing: "publish" }),
             Err(e) => {
@@ -187,13 +184,13 @@ impl NameTable {
 
     // Inlined, because a caller that gets the result through memory waits for the processor's store buffer.
     #[inline(always)]
-    fn overwrite(&self, hash: u64, name: &str, value: Cell, keeps_lifetime: bool) -> Overwrite {
+    fn overwrite(&self, hash: u64, name: &str, sealed: &Sealed, keeps_lifetime: bool) -> Overwrite {
         // While the guard is open, this client gives none of its cells to another name.
         let guard = self.shards.epoch_guard();
         loop {
             let Some(found) = self.find_live(hash, name.as_bytes()) else {
                 drop(guard);
-                return match self.overwrite_pending(hash, name.as_bytes(), value) {
+                return match self.overwrite_pending(hash, name.as_bytes(), sealed) {
                     Some((version, before)) => Overwrite::Replaced(version, before),
                     None => Overwrite::NotOurs,
                 };
@@ -213,8 +210,9 @@ impl NameTable {
                 return Overwrite::NotOurs;
             }
             let owner_word = &entry.owner_word;
-            if let Some(before) = overwrite(owner_word, found.owner_word.0, &record.cell, value) {
-                return Overwrite::Replaced(Version { owner_word: found.owner_word.0, cell: value.0 }, before);
+            record.describe_sealed(sealed, self.shards.is_alone(&guard));
+            if let Some(before) = overwrite(owner_word, found.owner_word.0, &record.cell, sealed.value) {
+                return Overwrite::Replaced(Version { owner_word: found.owner_word.0, cell: sealed.value.0 }, before);
             }
         }
     }
@@ -245,7 +243,7 @@ impl NameTable {
         let (hash, key) = (self.directory.hash(name.as_bytes()), name.as_bytes());
         loop {
             // A name with a lifetime keeps it until the daemon removes the name. The next publication finds it there.
-            if let Overwrite::Replaced(version, before) = self.overwrite(hash, name, Cell::DELETED, true) {
+            if let Overwrite::Replaced(version, before) = self.overwrite(hash, name, &Cell::DELETED.into(), true) {
                 self.after_overwrite(before);
                 tensorlend_layout::crash_point!("delete: cell emptied");
                 self.note_deleted(name, OwnerWord(version.owner_word).cell());

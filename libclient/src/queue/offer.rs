@@ -5,8 +5,8 @@ use crate::error::{Error, Result};
 use crate::session::Session;
 use crate::wait::{Deadline, Timeout};
 use tensorlend_layout::number::CellNo;
+use tensorlend_layout::tensor::Sealed;
 use tensorlend_layout::wire::{QueueRequest, Request};
-use tensorlend_layout::word::Cell;
 
 /// Number of finished items after which a producer frees their memory.
 const FINISHED_MAX: u64 = 16;
@@ -17,7 +17,7 @@ const FINISHED_MAX: u64 = 16;
 pub struct Offer {
     pub(super) queue: Queue,
     /// The items' slots. Empty: the queue has the items, or may have them.
-    pub(super) values: Vec<Cell>,
+    pub(super) values: Vec<Sealed>,
 }
 
 impl Offer {
@@ -70,8 +70,8 @@ impl Drop for Offer {
     fn drop(&mut self) {
         let session = self.queue.client.session();
         if !self.values.is_empty() && !session.is_forked() {
-            for value in self.values.drain(..) {
-                session.alloc().take_back(value);
+            for sealed in self.values.drain(..) {
+                session.alloc().take_back(sealed.value);
             }
         }
     }

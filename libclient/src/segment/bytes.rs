@@ -16,6 +16,7 @@
 
 use std::ptr::NonNull;
 use tensorlend_layout::catalogue::SlotRecord;
+use tensorlend_layout::tensor::SMALL_WORDS;
 use tensorlend_os::fork::Origin;
 use tensorlend_os::map::Segment;
 
@@ -48,6 +49,16 @@ impl Bytes {
         // SAFETY: `offset` is inside the mapping, by the comparison above.
         let start = unsafe { segment.start().add(offset) };
         Some(Self { start: NonNull::new(start)?, length, origin: segment.origin() })
+    }
+
+    /// Returns a range of this process's private memory, which takes the place of a segment in the module's contract.
+    #[inline]
+    pub fn of_copy(copy: &[u64; SMALL_WORDS], length: usize) -> Option<Self> {
+        (length <= size_of_val(copy)).then_some(Self {
+            start: NonNull::from(copy).cast(),
+            length,
+            origin: Origin::here(false),
+        })
     }
 
     /// Returns the same range for this process only: no lease protects its bytes for forked children.

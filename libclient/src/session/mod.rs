@@ -6,7 +6,7 @@ pub mod streams;
 mod upkeep;
 mod wanted;
 
-use crate::alloc::heap::Taken;
+use crate::alloc::taken::Taken;
 use crate::alloc::{Allocator, Outside};
 use crate::control::Control;
 use crate::error::{Error, Result};

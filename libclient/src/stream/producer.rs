@@ -7,13 +7,12 @@ use crate::session::Session;
 use crate::session::streams::ClosedRing;
 use crate::stream::origin::StreamPosition;
 use crate::stream::writer::{State, Writer};
-use crate::tensor::draft::Sealed;
 use crate::tensor::sendable::{Sendable, seal, sealed};
 use crate::wait::{Deadline, Timeout};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tensorlend_layout::stream::Closed;
-use tensorlend_layout::tensor::Origin;
+use tensorlend_layout::tensor::{Origin, Sealed};
 use tensorlend_layout::wire::Request;
 use tensorlend_os::mutex::lock;
 
@@ -253,9 +252,12 @@ impl Stream {
 
     #[inline]
     fn push(&self, state: &mut State, mut message: impl Sendable, origin: Option<Origin>) -> Result<u64> {
-        let sealed = seal_locked(&self.writer.session, &mut message, state.next, &self.writer.name)?;
-        let words = origin.map_or(sealed.summary, Origin::pack);
-        Ok(self.writer.push(state, sealed.value, &words))
+        let mut sealed = seal_locked(&self.writer.session, &mut message, state.next, &self.writer.name)?;
+        match origin {
+            Some(origin) => sealed.summary = origin.pack(),
+            None => message.make_entry(&mut sealed.summary, sealed::INSIDE),
+        }
+        Ok(self.writer.push(state, sealed.value, &sealed.summary))
     }
 
     /// Wakes sleeping subscribers before a message is there: see [`crate::Call::soon`].
@@ -268,12 +270,13 @@ impl Stream {
         self.writer.session.check()?;
         message.ready(sealed::INSIDE)?;
         let mut state = lock(&self.state);
-        let sealed = seal_locked(&self.writer.session, &mut message, state.next, name)?;
+        let mut sealed = seal_locked(&self.writer.session, &mut message, state.next, name)?;
         let value = sealed.value;
         // Add a holder for the ring. The name alone would not keep a value that is overwritten at once.
         self.writer.session.alloc().hold_again(value);
-        match self.writer.session.names().publish(name, value) {
+        match self.writer.session.names().publish(name, &sealed.into()) {
             Ok(version) => {
+                message.make_entry(&mut sealed.summary, sealed::INSIDE);
                 self.writer.push(&mut state, value, &sealed.summary);
                 Ok(version)
             }

@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::stream::producer::{Stream, TrySendError};
 use crate::tensor::dims::{Dims, as_u64};
-use crate::tensor::draft::{Draft, Sealed};
+use crate::tensor::draft::Draft;
 use crate::tensor::element::Element;
 use crate::tensor::shape::IntoShape;
 use crate::tensor::spec::TensorSpec;
@@ -11,6 +11,7 @@ use crate::wait::{Deadline, Timeout};
 use std::ops::Deref;
 use tensorlend_layout::DType;
 use tensorlend_layout::stream::HeaderSummary;
+use tensorlend_layout::tensor::Sealed;
 use tensorlend_layout::word::SLOT_NONE;
 
 /// A stream's producer for tensors of one dtype and shape. See [`Stream::sender`].
@@ -30,11 +31,11 @@ pub struct Sender {
 /// A record that is written, except its generation and timestamp.
 #[derive(Debug)]
 struct Prepared {
-    /// The message's number.
+    /// The message's number. After that message the record is out of date.
     number: u64,
-    /// The summary of the record, in which only the timestamp may change. `None`: the record is not written, because the
-    /// tensor has more than four dimensions.
-    summary: Option<HeaderSummary>,
+    /// The words of the message's entry, without a timestamp and without the bytes of a small tensor. `None`: the record is
+    /// not written, because the tensor has more than four dimensions.
+    entry: Option<HeaderSummary>,
 }
 
 /// The next message of a [`Sender`]: a [`Draft`] in shared memory. If the program drops it without sending, the sender keeps
@@ -121,7 +122,7 @@ impl Sender {
     /// Writes the record of the draft's slot, for message `number`.
     #[inline]
     fn describe(&mut self, number: u64) {
-        self.prepared = Some(Prepared { number, summary: self.draft.prepare(number) });
+        self.prepared = Some(Prepared { number, entry: self.draft.prepare(number) });
     }
 
     /// Returns the stream, for its methods that share it: its state, waits, and other messages.
@@ -140,13 +141,15 @@ impl Sender {
     fn push(&mut self) -> Result<u64> {
         let (writer, state) = self.stream.state_mut();
         let number = state.next;
-        let prepared = self.prepared.take().and_then(|it| it.summary);
-        let Sealed { value, summary } = match prepared.and_then(|summary| self.draft.seal_prepared(summary)) {
-            Some(sealed) => sealed,
-            None => self.draft.seal(number, SLOT_NONE)?,
+        let entry = self.prepared.as_mut().and_then(|it| it.entry.as_mut());
+        let sealed = entry.and_then(|entry| Some((self.draft.seal_prepared(entry)?, entry)));
+        let (spent, replaced) = if let Some((value, entry)) = sealed {
+            (self.draft.give_up_slot(), writer.send(state, value, entry))
+        } else {
+            self.prepared = None;
+            let Sealed { value, summary } = self.draft.seal(number, SLOT_NONE)?;
+            (self.draft.give_up_slot(), writer.send(state, value, &summary))
         };
-        let spent = self.draft.give_up_slot();
-        let replaced = writer.send(state, value, &summary);
         if let Some(taken) = writer.session.alloc().exchange(replaced, spent, self.bytes) {
             self.draft.reset();
             self.draft.give_slot(taken);

@@ -19,7 +19,7 @@ use tensorlend_layout::leases::{CURSORS, Cursor};
 use tensorlend_layout::number::{CursorNo, EntryNo, StreamLine};
 use tensorlend_layout::raw::{Records, Sheet};
 use tensorlend_layout::stream::{Found, Ring, RingEntry, StreamRing};
-use tensorlend_layout::tensor::BadTensor;
+use tensorlend_layout::tensor::{BadTensor, SmallHead};
 use tensorlend_layout::wake;
 use tensorlend_layout::wire::{PROTOCOL_WAKE_PAIRS, Policy, Reply, Request};
 use tensorlend_layout::word::{Bell, OwnerWord, Word};
@@ -262,8 +262,7 @@ impl Subscription {
 
     #[inline]
     pub(crate) fn poll(&mut self) -> Result<Option<Message>> {
-        // Each turn means that another process made progress, unless the producer's words contradict each other. Then
-        // the loop would never end, so its turns are limited.
+        // Each turn means that another process made progress, unless the producer's words contradict each other.
         for _ in 0..TURNS_MAX {
             let ring = Ring { head: &self.at.head, entries: &self.at.entries };
             match ring.find(self.next) {
@@ -279,7 +278,8 @@ impl Subscription {
                     self.progress.skip(oldest - self.next);
                     self.next = oldest;
                 }
-                Found::Message(value, summary) => {
+                Found::Message(value, mut summary) => {
+                    SmallHead::widen(&mut summary);
                     let number = self.next;
                     let entry = ring.entry(number);
                     let owner_word = Route::owner_word(self.owner_word()?, self.at.owner_word);

@@ -105,24 +105,40 @@ impl Writer {
     /// Returns the stream's entry in the directory, while the entry belongs to this stream.
     #[inline]
     pub fn listed(&self) -> Result<&StreamEntry> {
-        let entry = self.session.directory.streams.get(self.index.index());
-        entry.filter(|entry| entry.id.read() == self.id).ok_or_else(|| Error::StreamEnded(self.name.clone()))
+        self.entry_in_directory().ok_or_else(|| Error::StreamEnded(self.name.clone()))
+    }
+
+    #[inline(always)]
+    fn entry_in_directory(&self) -> Option<&StreamEntry> {
+        self.session.directory.streams.get(self.index.index()).filter(|entry| entry.id.read() == self.id)
     }
 
     /// Returns whether the producer may replace the oldest message.
-    #[inline]
+    #[inline(always)]
     pub fn room(&self, state: &mut State) -> Result<bool> {
-        self.session.check()?;
+        if self.has_room(state) { Ok(true) } else { self.look_for_room(state) }
+    }
+
+    /// Returns true if the cursors that the producer has read before show that it may send.
+    #[inline(always)]
+    fn has_room(&self, state: &State) -> bool {
         // The session is over, and no process reads this ring any more. Check here, because a message without subscribers
         // sends no request and so would not detect the end of the session.
+        let is_over = self.session.is_forked() || self.session.control.is_dead();
+        !is_over
+            && self.entry_in_directory().is_some_and(|entry| entry.subscribers_version.read() == state.version)
+            && self.oldest(state).is_none_or(|oldest| state.slowest > oldest)
+    }
+
+    /// Returns whether the producer may send, by the present list of subscribers and their cursors.
+    #[inline(never)]
+    fn look_for_room(&self, state: &mut State) -> Result<bool> {
+        self.session.check()?;
         if self.session.control.is_dead() {
             return Err(self.session.control.ended("send", Error::SessionEnded));
         }
-        let version = self.listed()?.subscribers_version.read();
+        self.listed()?;
         let Some(oldest) = self.oldest(state) else { return Ok(true) };
-        if state.slowest > oldest && state.version == version {
-            return Ok(true);
-        }
         if !self.refresh(state) {
             // The cursor of a listed subscriber is not mapped, so that subscriber may need the oldest message.
             return self.listed().map(|_| false);
@@ -187,7 +203,7 @@ impl Writer {
 
     /// Sends a sealed slot. The ring takes over one of the slot's holders. Returns the value of the replaced message, which
     /// the caller must retire.
-    #[inline]
+    #[inline(always)]
     pub fn send(&self, state: &mut State, value: Cell, summary: &HeaderSummary) -> Option<Cell> {
         tensorlend_layout::crash_point!("send: sealed");
         let number = state.next;
@@ -196,12 +212,18 @@ impl Writer {
         state.next += 1;
         tensorlend_layout::crash_point!("send: counted");
         // The message is sent, and later steps cannot undo that.
+        self.settle(state);
+        replaced
+    }
+
+    /// Does the work after a message that can wait.
+    #[inline(never)]
+    fn settle(&self, state: &mut State) {
         self.wake(state);
         // The cursors are in the subscribers' caches. Read them now, while no subscriber waits for this producer.
         if self.oldest(state).is_some_and(|oldest| state.slowest <= oldest) {
             state.read_cursors();
         }
-        replaced
     }
 
     /// Wakes the subscribers that sleep.

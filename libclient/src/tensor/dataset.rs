@@ -5,7 +5,7 @@ use crate::names::lifetime::Lifetime;
 use crate::names::publish::Publication;
 use crate::names::version::Version;
 use crate::session::Session;
-use crate::tensor::draft::{Draft, Sealed};
+use crate::tensor::draft::Draft;
 use crate::tensor::member_draft::MemberDraft;
 use crate::tensor::sendable::Sendable;
 use crate::tensor::sendable::sealed::{INSIDE, Inside, Message};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use tensorlend_layout::dataset::MEMBERS_MAX;
 use tensorlend_layout::dataset::{self, DatasetMember};
 use tensorlend_layout::stream::HeaderSummary;
-use tensorlend_layout::tensor::METADATA_MAX;
+use tensorlend_layout::tensor::{METADATA_MAX, Sealed};
 use tensorlend_layout::word::SLOT_NONE;
 
 /// A dataset draft: several tensors that are published together. Readers see all of its tensors or none, with one
@@ -221,8 +221,8 @@ impl DatasetDraft {
         check_name(name)?;
         lifetime.ttl_ns()?;
         let session = self.session.clone();
-        let value = self.seal_for(0, INSIDE)?.value;
-        session.names().publish(name, Publication { value, lifetime, keeps_lifetime })
+        let sealed = self.seal_for(0, INSIDE)?;
+        session.names().publish(name, &Publication { sealed, lifetime, keeps_lifetime })
     }
 }
 

@@ -3,11 +3,12 @@
 
 mod seal;
 
-use crate::alloc::heap::Taken;
+use crate::alloc::taken::Taken;
 use crate::error::{Error, Result, check_name};
 use crate::names::lifetime::Lifetime;
 use crate::names::publish::Publication;
 use crate::names::version::Version;
+use crate::reused;
 use crate::segment::bytes::OwnRecord;
 use crate::session::Session;
 use crate::tensor::dims::{Dims, as_u64, as_usize};
@@ -16,11 +17,10 @@ use crate::tensor::spec::TensorSpec;
 use std::sync::Arc;
 use tensorlend_layout::directory::key_word;
 use tensorlend_layout::number::SlotNo;
-use tensorlend_layout::tensor::{METADATA_INLINE, METADATA_MAX, NDIM_INLINE, SlotInfo, SlotKind, check_extent};
+use tensorlend_layout::stream::HeaderSummary;
+use tensorlend_layout::tensor::{METADATA_INLINE, METADATA_MAX, NDIM_INLINE, Sealed, SlotInfo, SlotKind, check_extent};
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 use tensorlend_layout::{DType, Device, size};
-
-pub use seal::Sealed;
 
 /// A tensor that its producer is writing, in the shared memory in which readers will read it. No other client sees
 /// the tensor before [`Draft::publish`]. Dropping the draft frees the memory.
@@ -69,6 +69,9 @@ pub trait Memory: Sized {
     /// Writes the slot's record with `sequence` and `next`. Then the slot belongs to the caller, ready to be published, and
     /// the draft does not free it any more.
     fn seal(draft: &mut Draft<Self>, sequence: u64, next: SlotNo) -> Result<Sealed>;
+    /// Puts the bytes of a sealed draft in place of its summary, if it is a small tensor.
+    #[inline]
+    fn make_entry(_: &Draft<Self>, _: &mut HeaderSummary) {}
     /// Frees the slot of a draft that is dropped.
     fn free(&mut self, session: &Arc<Session>);
 }
@@ -77,6 +80,15 @@ pub trait Memory: Sized {
 pub struct Host {
     /// Boxed, so that a dropped draft passes its slot to the next draft as a pointer.
     taken: Option<Box<Taken>>,
+}
+
+impl Drop for Host {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(taken) = self.taken.take() {
+            reused::keep(taken);
+        }
+    }
 }
 
 impl Host {
@@ -365,9 +377,9 @@ impl<M: Memory> Draft<M> {
     fn publish_as(mut self, name: &str, lifetime: Lifetime, keeps_lifetime: bool) -> Result<Version> {
         check_name(name)?;
         lifetime.ttl_ns()?;
-        let value = self.seal(0, SLOT_NONE)?.value;
+        let sealed = self.seal(0, SLOT_NONE)?;
         tensorlend_layout::crash_point!("draft: sealed");
-        self.session.names().publish(name, Publication { value, lifetime, keeps_lifetime })
+        self.session.names().publish(name, &Publication { sealed, lifetime, keeps_lifetime })
     }
 
     pub(crate) fn session(&self) -> &Arc<Session> {

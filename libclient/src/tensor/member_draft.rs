@@ -4,11 +4,12 @@ use crate::error::Result;
 use crate::session::Session;
 #[cfg(feature = "cuda")]
 use crate::tensor::device::draft::DeviceDraft;
+use crate::tensor::draft::Draft;
 #[cfg(feature = "cuda")]
 use crate::tensor::draft::Memory;
-use crate::tensor::draft::{Draft, Sealed};
 use std::sync::Arc;
 use tensorlend_layout::number::SlotNo;
+use tensorlend_layout::tensor::Sealed;
 use tensorlend_layout::word::Cell;
 
 /// The draft of a dataset's member, in host memory or on a device: see [`DatasetDraft::add`](crate::DatasetDraft::add).

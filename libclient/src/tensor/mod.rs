@@ -160,6 +160,12 @@ impl<M> Tensor<M> {
         Tensor { memory, dtype, device, layout: self.layout.clone(), byte_offset, timestamp_ns }
     }
 
+    /// Makes this the tensor of another message, which differs only in its place and timestamp.
+    #[inline(always)]
+    pub(crate) fn renew(&mut self, memory: M, timestamp_ns: u64) {
+        (self.memory, self.timestamp_ns) = (memory, timestamp_ns);
+    }
+
     /// Returns the element type.
     pub fn dtype(&self) -> DType {
         self.dtype

@@ -2,8 +2,10 @@
 
 use crate::error::{Error, Result};
 use crate::session::Session;
-use crate::tensor::draft::{Draft, Memory, Sealed};
+use crate::tensor::draft::{Draft, Memory};
 use std::sync::Arc;
+use tensorlend_layout::stream::HeaderSummary;
+use tensorlend_layout::tensor::Sealed;
 use tensorlend_layout::word::SLOT_NONE;
 
 /// A value that a stream or a list accepts: a [`Draft`], a [`crate::DatasetDraft`], or a [`crate::ValueDraft`]. The
@@ -29,7 +31,7 @@ pub trait Sendable: sealed::Message {}
 impl<M: Memory> Sendable for Draft<M> {}
 
 pub(crate) mod sealed {
-    use super::{Arc, Draft, Memory, Result, SLOT_NONE, Sealed, Session};
+    use super::{Arc, Draft, HeaderSummary, Memory, Result, SLOT_NONE, Sealed, Session};
 
     /// A token that only this crate can create, so that no other crate can call the methods below.
     #[derive(Clone, Copy)]
@@ -51,6 +53,9 @@ pub(crate) mod sealed {
         }
         /// Writes the message's records. Afterwards the slot belongs to the caller. Called once.
         fn seal_for(&mut self, sequence: u64, _: Inside) -> Result<Sealed>;
+        /// Puts the bytes of a small tensor in place of its summary, for a stream's entry. The message is sealed.
+        #[inline]
+        fn make_entry(&self, _: &mut HeaderSummary, _: Inside) {}
     }
 
     impl<M: Memory> Message for Draft<M> {
@@ -68,6 +73,10 @@ pub(crate) mod sealed {
         #[inline(always)]
         fn seal_for(&mut self, sequence: u64, _: Inside) -> Result<Sealed> {
             self.seal(sequence, SLOT_NONE)
+        }
+        #[inline(always)]
+        fn make_entry(&self, summary: &mut HeaderSummary, _: Inside) {
+            M::make_entry(self, summary);
         }
     }
 }

@@ -8,10 +8,11 @@ use crate::tensor::dataset::DatasetDraft;
 #[cfg(feature = "cuda")]
 use crate::tensor::device::draft::DeviceDraft;
 use crate::tensor::draft::Draft;
-use crate::tensor::draft::Sealed;
 use crate::tensor::sendable::Sendable;
 use crate::tensor::sendable::sealed::{Inside, Message};
 use std::sync::Arc;
+use tensorlend_layout::stream::HeaderSummary;
+use tensorlend_layout::tensor::Sealed;
 
 /// The draft of a tensor or of a dataset, for programs that know the kind only at run time. It is the producer's
 /// counterpart of [`Value`](crate::Value).
@@ -125,5 +126,9 @@ impl Message for ValueDraft {
 
     fn seal_for(&mut self, sequence: u64, inside: Inside) -> Result<Sealed> {
         each!(self, draft => draft.seal_for(sequence, inside))
+    }
+
+    fn make_entry(&self, summary: &mut HeaderSummary, inside: Inside) {
+        each!(self, draft => draft.make_entry(summary, inside));
     }
 }

@@ -12,7 +12,7 @@ use tensorlend::leases::{LeaseTable, SHARD_ENTRIES, SHARDS};
 use tensorlend::name;
 use tensorlend::raw::View;
 use tensorlend::stream::{Found, HeaderSummary, Ring, RingEntry, StreamRing};
-use tensorlend::tensor::{SlotInfo, check_extent};
+use tensorlend::tensor::{SlotInfo, SmallHead, check_extent};
 use tensorlend::word::{Absorbed, Cell, MemberState, Word};
 use tensorlend::{DType, Device};
 
@@ -57,6 +57,9 @@ fn record(data: &[u8]) {
     for words in summary.into_iter().chain([raw]) {
         let _ = SlotInfo::check_summary(&words, segment_bytes);
         let _ = SlotInfo::of_summary(&words, all[6] >> 24);
+        if let Some(summary) = SmallHead::of_entry(&words).and_then(SmallHead::checked_summary) {
+            assert!(SlotInfo::check_summary(&summary, u64::MAX) && summary[2] <= 32);
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use crate::sim::{File, Seat, Sim};
 use std::collections::BTreeMap;
 use tensorlend_daemon::core::Lending;
 use tensorlend_layout::announce::Waiting;
-use tensorlend_layout::catalogue::{Catalogue, CellRecord, FIRST_CELLS, SlotRecord};
+use tensorlend_layout::catalogue::{Catalogue, CellRecord, Description, FIRST_CELLS, SlotRecord};
 use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::number::{CellNo, ClientNo, EntryNo, SlotNo, StreamLine};
 use tensorlend_layout::raw::View;
@@ -224,6 +224,22 @@ pub fn cell_record(catalogue: &View, cell: CellNo) -> Option<&CellRecord> {
     catalogue.cells.get(cell.index())
 }
 
+/// Returns the words with which the clients of the simulation describe a value beside its cell.
+pub fn description(value: Cell) -> Description {
+    [value.0, !value.0, value.0 << 1, 0, u64::MAX]
+}
+
+/// Reads a cell like a client that leases its value. Fails if the record describes the value wrongly.
+fn value_of(record: &CellRecord) -> Cell {
+    let value = Cell(record.cell.read());
+    let described = value.is_value().then(|| record.description(value)).flatten();
+    assert!(
+        described.is_none_or(|words| words == description(value)),
+        "a false description of {value:?}: {described:?}"
+    );
+    value
+}
+
 /// Returns an entry of a lease table's first shard.
 pub fn lease_entry(leases: &View, entry: usize) -> &Word {
     let table: &LeaseTable = leases.at(0).expect("the daemon made it long enough");
@@ -341,7 +357,7 @@ impl Sim {
         if let Some(found) = d.find(hash, key).ok()?.filter(|f| f.owner_word.is_live()) {
             let (number, cell) = (found.owner_word.owner(), found.owner_word.cell());
             let owner = self.seat_of(seat, number)?;
-            let value = Cell(cell_record(&owner.catalogue, cell)?.cell.read());
+            let value = value_of(cell_record(&owner.catalogue, cell)?);
             let route = Route::OwnerWord { entry: found.entry, owner_word: found.owner_word.0, cell };
             return value.is_value().then_some((number, value, route));
         }
@@ -352,7 +368,7 @@ impl Sim {
             for cell in waiting.cells(hash) {
                 let Some(record) = cell_record(&other.catalogue, cell) else { continue };
                 let name: Vec<u8> = record.name.iter().flat_map(|w| w.peek().to_le_bytes()).collect();
-                let value = Cell(record.cell.read());
+                let value = value_of(record);
                 if name.get(..record.name_bytes.peek() as usize) == Some(key) && value.is_value() {
                     return Some((number, value, Route::Announced { absorbed: waiting.absorbed.0, cell }));
                 }

@@ -1,6 +1,8 @@
 //! The steps of an honest client.
 
-use crate::client::{Asked, CellInUse, Claim, Getting, Held, HeldSlot, Honest, Route, cell_record, lease_entry};
+use crate::client::{
+    Asked, CellInUse, Claim, Getting, Held, HeldSlot, Honest, Route, cell_record, description, lease_entry,
+};
 use crate::sim::{DEVICE, Packet, SEGMENT, Seat, Sim};
 use tensorlend_layout::announce::Waiting;
 use tensorlend_layout::catalogue::{Catalogue, RING};
@@ -129,6 +131,7 @@ impl Sim {
             let Some(new) = self.fill(h) else { return self.want_segment(actor, h) };
             let word = &seat.directory.names[entry.index()].owner_word;
             let record = cell_record(&seat.catalogue, cell).expect("a cell of its own");
+            record.describe(new, &description(new), true);
             match overwrite(word, owner_word, &record.cell, new) {
                 Some(before) => {
                     self.done.puts += 1;
@@ -157,12 +160,12 @@ impl Sim {
             return None;
         };
         let record = cell_record(&seat.catalogue, cell).expect("a cell of its own");
-        record.hash.put(seat.directory.hash(key.as_bytes()));
         record.name_bytes.put(key.len() as u64);
         let mut chunks = key.as_bytes().chunks(8);
         for word in &record.name {
             word.put(chunks.next().map_or(0, tensorlend_layout::directory::key_word));
         }
+        record.describe(value, &description(value), true);
         record.cell.set(value.0);
         Some((cell, value))
     }

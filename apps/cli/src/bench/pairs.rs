@@ -9,6 +9,8 @@ use super::setting::{FLOOR, OURS, Setting, entry, launch};
 const ICEORYX: &str = "iceoryx2";
 
 const SIZES: [usize; 3] = [1 << 10, 1 << 20, 4 << 20];
+/// A message of the first size has its bytes in its entry.
+const TOUCHED: [usize; 4] = [32, 1 << 10, 1 << 20, 4 << 20];
 
 pub fn groups(setting: &Setting) -> Vec<Group> {
     let cores = setting.cores;
@@ -21,7 +23,7 @@ pub fn groups(setting: &Setting) -> Vec<Group> {
     }
     polling.push(duel(setting, "name_poll_one_way", OURS, Some("cacheline_one_way"), Game::NamePoll, 1 << 10));
     let mut touching = Vec::new();
-    for bytes in SIZES {
+    for bytes in TOUCHED {
         let floor = move || floors::written_read(cores, bytes);
         touching.push(entry("memory_written_read", FLOOR, None, floor).sized(bytes));
         let to = Some("memory_written_read");

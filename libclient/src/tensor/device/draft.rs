@@ -14,7 +14,7 @@ use crate::segment::map::TakenOn;
 use crate::session::Session;
 use crate::tensor::device::slice::BorrowedSliceMut;
 use crate::tensor::dims::{Dims, as_u64};
-use crate::tensor::draft::{Details, Draft, Extent, Memory, SLOT_MISSING, Sealed};
+use crate::tensor::draft::{Details, Draft, Extent, Memory, SLOT_MISSING};
 use crate::tensor::element::Element;
 use crate::tensor::spec::TensorSpec;
 use cudarc::driver::CudaStream;
@@ -22,6 +22,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tensorlend_layout::number::SlotNo;
+use tensorlend_layout::tensor::Sealed;
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 use tensorlend_layout::{Device, Uuid, size};
 
@@ -360,7 +361,7 @@ impl DeviceDraft {
             session.alloc().drop_slot(slot);
             return Err(error);
         }
-        session.names().publish(name, value)
+        session.names().publish(name, &Sealed::from(value).into())
     }
 
     /// Returns the known work on the draft: the device, the recorded streams, and whether there may be other work.

@@ -2,25 +2,18 @@
 #![allow(unsafe_code)]
 
 use super::{Draft, Extent, Host, Memory, SLOT_MISSING};
-use crate::alloc::heap::Taken;
+use crate::alloc::taken::Taken;
 use crate::error::Result;
 use crate::segment::bytes::OwnRecord;
 use crate::session::Session;
 use std::sync::Arc;
 use tensorlend_layout::number::SlotNo;
 use tensorlend_layout::stream::HeaderSummary;
-use tensorlend_layout::tensor::{EARLY_BYTES, METADATA_INLINE, NDIM_INLINE, PlainTensor, SlotInfo, SlotKind};
+use tensorlend_layout::tensor::{
+    EARLY_BYTES, METADATA_INLINE, NDIM_INLINE, PlainTensor, Sealed, SlotInfo, SlotKind, SmallHead,
+};
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 use tensorlend_layout::{DType, Device};
-
-/// A sealed slot, ready to be published.
-#[derive(Debug)]
-pub struct Sealed {
-    /// The slot and its generation.
-    pub value: Cell,
-    /// The header summary for a stream's entry.
-    pub summary: HeaderSummary,
-}
 
 impl Memory for Host {
     #[inline]
@@ -41,6 +34,14 @@ impl Memory for Host {
         match (draft.kind, &draft.details, draft.shape.four()) {
             (SlotKind::Tensor, None, Some(dims)) => Ok(draft.seal_plain(dims, sequence, next)),
             _ => draft.seal_any(sequence, next, false),
+        }
+    }
+
+    // The summary changes in place: a copy of it would wait for the processor's store buffer.
+    #[inline(always)]
+    fn make_entry(draft: &Draft, summary: &mut HeaderSummary) {
+        if let Some(head) = SmallHead::of_summary(summary) {
+            *summary = head.entry(draft.sealed_bytes(), summary[5]);
         }
     }
 
@@ -117,22 +118,32 @@ impl Draft {
         }
     }
 
-    /// Writes the record as far as it is known before the tensor's bytes are, and not yet its generation. Returns the
-    /// summary; `None` for a tensor with more than four dimensions, whose record is not written. The draft must have no
-    /// timestamp and no details.
+    /// Returns the bytes of a sealed draft, whose slot it still has.
+    #[inline]
+    fn sealed_bytes(&self) -> &[u8] {
+        debug_assert!(self.is_sealed);
+        // SAFETY: contract 1 and 2 of `bytes.rs`: the slot is handed out, this draft holds the session, and its owner has not
+        // released the slot.
+        unsafe { self.memory.taken().bytes.read() }
+    }
+
+    /// Writes the record as far as it is known before the tensor's bytes are, and not yet its generation. Returns the words
+    /// of the entry for [`Draft::seal_prepared`]; `None` for a tensor with more than four dimensions, whose record is not
+    /// written. The draft must have no timestamp and no details.
     #[inline]
     pub(crate) fn prepare(&self, sequence: u64) -> Option<HeaderSummary> {
         let taken = self.memory.taken();
         let dims = self.shape.four()?;
         // SAFETY: contract 1: the slot is handed out, and this draft holds the session.
         let record = unsafe { taken.record.get() };
-        Some(record.prepare_plain(SLOT_NONE, sequence, &self.plain(taken, dims)))
+        let summary = record.prepare_plain(SLOT_NONE, sequence, &self.plain(taken, dims));
+        Some(SmallHead::of_summary(&summary).map_or(summary, |head| head.entry(&[], 0)))
     }
 
-    /// Seals like [`Memory::seal`], with the record that [`Draft::prepare`] wrote for this draft. Returns `None` if the draft
-    /// has metadata, which that record lacks.
-    #[inline]
-    pub(crate) fn seal_prepared(&mut self, mut summary: HeaderSummary) -> Option<Sealed> {
+    /// Seals like [`Memory::seal`], with the record that [`Draft::prepare`] wrote for this draft, and completes the words of
+    /// its entry: a summary, or those of a small tensor. Returns `None` if the draft has metadata, which that record lacks.
+    #[inline(always)]
+    pub(crate) fn seal_prepared(&mut self, entry: &mut HeaderSummary) -> Option<Cell> {
         debug_assert!(!self.is_sealed);
         if self.details.is_some() {
             return None;
@@ -141,12 +152,15 @@ impl Draft {
         // SAFETY: contract 1: the slot is handed out, and this draft holds the session.
         let record = unsafe { taken.record.get() };
         if self.timestamp_ns != 0 {
-            record.stamp_plain(&mut summary, self.timestamp_ns);
+            record.stamp_plain(entry, self.timestamp_ns);
         }
         record.seal_plain(taken.generation());
         let value = taken.value;
         self.is_sealed = true;
-        Some(Sealed { value, summary })
+        if let Some(head) = SmallHead::of_entry(entry) {
+            *entry = head.entry(self.sealed_bytes(), entry[5]);
+        }
+        Some(value)
     }
 
     /// Returns the box of a sealed slot. The draft can then be given another slot.
