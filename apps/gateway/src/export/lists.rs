@@ -84,12 +84,17 @@ fn describe(
     let Some((id, length)) = client.list_identity(name) else { return Ok((ListAnswer::Nothing, Vec::new())) };
     let from = if about.list == Some(identity(epoch, id)) { about.from } else { 0 };
     let end = from.saturating_add(u64::from(about.items)).min(length).max(from);
-    let values: Vec<Value> = client.get_range(name, from..end)?;
-    if client.list_identity(name).is_none_or(|(now, _)| now != id) {
+    let values = client.get_range(name, from..end);
+    match client.list_identity(name) {
+        Some((now, _)) if now == id => {}
         // The list was cleared while this function read it. A response without items makes the requester ask again.
-        let said = ListAnswer::Items { list: identity(epoch, id), length, items: Vec::new(), whole: Vec::new() };
-        return Ok((said, Vec::new()));
+        Some(_) => {
+            let said = ListAnswer::Items { list: identity(epoch, id), length, items: Vec::new(), whole: Vec::new() };
+            return Ok((said, Vec::new()));
+        }
+        None => return Ok((ListAnswer::Nothing, Vec::new())),
     }
+    let values: Vec<Value> = values?;
     if (values.len() as u64) < end - from {
         // A copy numbers its items by their order, so it cannot omit any item.
         let range = format!("of its items {from} to {end}, only {} exist", values.len());
