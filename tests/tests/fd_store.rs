@@ -168,6 +168,27 @@ fn a_shortage_ends_with_the_memory_that_was_missing() {
     }
 }
 
+/// A store that has ended has nothing, whatever happens to the memory that it lacked.
+#[test]
+fn a_shortage_does_not_end_with_the_store() {
+    let mut machine = Machine::configured("system");
+    start_a_small_store(&mut machine);
+    let count = fill(&machine);
+    let client = machine.client();
+    end(&mut machine.store, Signal::KILL);
+    eventually("the end of the store", || machine.log().contains("has ended"));
+    for name in 0..count {
+        client.delete(&format!("n/{name}")).unwrap();
+    }
+    drop(client);
+    // Each attempt to connect comes after one in which the end of a shortage could be logged.
+    machine.start_store();
+    eventually("the daemon's reconnection", || machine.log().contains("the fd store runs again"));
+    let log = machine.log();
+    let (ended, again) = (log.find("has ended").unwrap(), log.find("the fd store runs again").unwrap());
+    assert!(!log[ended..again].contains("the fd store has all"), "{log}");
+}
+
 #[test]
 fn the_log_counts_the_names_that_a_full_store_has_lost() {
     let mut machine = Machine::configured("system");

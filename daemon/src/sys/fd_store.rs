@@ -168,6 +168,8 @@ pub struct FdStore {
     retry_pause_ns: u64,
     /// Whether the log has named a missing descriptor since the last time that nothing was missing.
     has_warned: bool,
+    /// Whether the log has named a descriptor whose name is too long for the store.
+    has_warned_of_length: bool,
     /// Whether the service manager has not read the last notification in time.
     is_stuck: bool,
 }
@@ -285,16 +287,21 @@ impl FdStore {
         let name = label.to_string();
         if name.len() > NAME_BYTES_MAX {
             self.forget(mem);
-            self.warn(&name, "the name is too long, because that of the namespace is long");
+            if !std::mem::replace(&mut self.has_warned_of_length, true) {
+                tracing::warn!(
+                    "the fd store cannot keep {name}, a restart will lose tensors: the namespace's name is too long"
+                );
+            }
             return false;
         }
-        let was_stored = !self.unstored.contains(&mem);
+        let was_stored = !self.unstored.remove(&mem);
         let former = self.names.insert(mem, name.clone()).filter(|former| was_stored && *former != name);
         // systemd ignores a descriptor that it already has, so the former entry is removed first.
         // If the daemon is killed between the two messages, systemd has lost the descriptor.
         if let (Store::ServiceManager(_), Some(former)) = (&self.store, &former) {
             self.forget_name(&former.clone());
         }
+        self.unstored.insert(mem);
         let mut stored = self.store(&name, fd);
         if let (Store::Process(_), Some(former)) = (&self.store, former) {
             self.forget_name(&former);
@@ -304,10 +311,9 @@ impl FdStore {
             }
         }
         let Err(error) = stored else {
-            self.no_longer_unstored(mem);
+            self.unstored.remove(&mem);
             return true;
         };
-        self.unstored.insert(mem);
         self.retry_later();
         self.warn(&name, &error);
         false
@@ -317,16 +323,6 @@ impl FdStore {
         if !std::mem::replace(&mut self.has_warned, true) {
             tracing::warn!("the fd store does not keep {name}, a restart will lose tensors: {why}");
         }
-    }
-
-    /// Records that a descriptor is stored, or that the store need not have it. Returns false if it was not missing. The
-    /// end of a shortage is logged, and the next shortage is reported again.
-    fn no_longer_unstored(&mut self, mem: MemId) -> bool {
-        let was_missing = self.unstored.remove(&mem);
-        if was_missing && self.unstored.is_empty() && std::mem::take(&mut self.has_warned) {
-            tracing::info!("the fd store has all {} descriptors again", self.names.len());
-        }
-        was_missing
     }
 
     /// Stores a descriptor under a name. The function waits at most [`SEND_MAX`] while the store's queue is full. The
@@ -407,14 +403,14 @@ impl FdStore {
     pub fn has(&mut self, mem: MemId, label: &Label) {
         if !matches!(self.store, Store::None) {
             self.names.insert(mem, label.to_string());
-            self.no_longer_unstored(mem);
+            self.unstored.remove(&mem);
         }
     }
 
     /// Removes the descriptor from the store, if the store has it.
     pub fn forget(&mut self, mem: MemId) {
         if let Some(name) = self.names.remove(&mem)
-            && !self.no_longer_unstored(mem)
+            && !self.unstored.remove(&mem)
         {
             self.forget_name(&name);
         }
@@ -483,10 +479,17 @@ impl FdStore {
         }
     }
 
-    /// Returns the time of the next [`Self::retry`]. Returns `None` if nothing is missing, or if the store has no room
-    /// for it.
+    /// Returns whether the log has named a missing descriptor, and none is missing now. The next attempt logs this: what was
+    /// missing may have been removed in the meantime.
+    fn is_shortage_over(&self) -> bool {
+        self.has_warned && self.unstored.is_empty()
+    }
+
+    /// Returns the time of the next [`Self::retry`]. Returns `None` if it would have nothing to do, or if the store has no
+    /// room for what is missing.
     pub fn due_ns(&self) -> Option<u64> {
         let is_due = match &self.store {
+            _ if self.is_shortage_over() => true,
             Store::None => false,
             Store::ServiceManager(room) => !self.unstored.is_empty() && room.has_room() || !self.unremoved.is_empty(),
             Store::Process(Connection { socket: None, .. }) => true,
@@ -517,9 +520,9 @@ impl FdStore {
         if let Store::Process(Connection { socket: None, .. }) = &self.store {
             return self.reconnect(fd_of);
         }
-        // An attempt must not wait for the service manager.
-        self.is_stuck = true;
         let missing = self.unstored.len() + self.unremoved.len();
+        // An attempt must not wait for the service manager.
+        self.is_stuck |= missing > 0;
         // If this fails, so does the first store.
         let _ = self.remove_all();
         for mem in self.unstored.clone() {
@@ -528,9 +531,13 @@ impl FdStore {
             {
                 break;
             }
-            self.no_longer_unstored(mem);
+            self.unstored.remove(&mem);
         }
         self.retry_again(self.unstored.len() + self.unremoved.len() < missing);
+        if self.is_shortage_over() {
+            self.has_warned = false;
+            tracing::info!("the fd store has all {} descriptors again", self.names.len());
+        }
         false
     }
 

@@ -148,6 +148,7 @@ impl Lists {
         if running.callers.is_empty() {
             self.running.remove(&name);
         } else {
+            running.restarts = 0;
             self.ask(context, name);
         }
     }
@@ -189,14 +190,6 @@ impl Lists {
         context.ask_settled(key, frame, context.settings.answer_timeout, move |result| {
             events.post_later(Event(Step::Response(name, number, Response { list, from, result })));
         });
-    }
-
-    /// Requests the items from a number on, before a worker has appended the items before them.
-    fn ask_ahead(&mut self, context: &Context, name: &RemoteName, from: u64) {
-        self.ask_from(context, name.clone(), from);
-        if let Some(running) = self.running.get_mut(name) {
-            running.is_ahead = true;
-        }
     }
 
     /// Applies an event. Returns a request if an item must be fetched.
@@ -275,31 +268,24 @@ impl Lists {
     fn on_page(&mut self, context: &mut Context, name: RemoteName, page: Page) -> Option<Request<ItemOf>> {
         let Page { list, from, length, items, pieces } = page;
         let (client, local) = (context.client(name.space).clone(), name.local());
-        let is_other = self.known.get(&name) != Some(&list);
-        if is_other {
-            if !self.begins_again(context, &name) {
+        let former = self.known.get(&name).copied();
+        // A list that replaces another one during a copy counts once, whatever follows from it.
+        let is_replaced = former.is_some_and(|former| former != list);
+        if is_replaced && !self.begins_again(context, &name) {
+            return None;
+        }
+        if former != Some(list) {
+            // The local copy contains items of another list, or of one whose identity this gateway does not know.
+            if let Err(error) = client.clear(&local) {
+                self.refuse(context, &name, error.to_string());
                 return None;
             }
             if self.known.len() >= KNOWN_MAX {
                 self.known.clear();
             }
             self.known.insert(name.clone(), list);
-        }
-        let end = from + items.len() as u64;
-        let is_last = end >= length;
-        if pieces.len() == items.len() && !items.is_empty() && !is_last {
-            // The node sends the next page while this gateway clears an older copy, and a worker appends this page.
-            self.ask_ahead(context, &name, end);
-        }
-        if is_other {
-            // The local copy contains items of another list, or of one whose identity this gateway does not know.
-            if let Err(error) = client.clear(&local) {
-                self.known.remove(&name);
-                self.refuse(context, &name, error.to_string());
-                return None;
-            }
             if from > 0 {
-                self.ask(context, name);
+                self.restart(context, name);
                 return None;
             }
         }
@@ -308,6 +294,8 @@ impl Lists {
             // limited number of times.
             if from >= length {
                 self.complete(context, name);
+            } else if is_replaced {
+                self.ask(context, name);
             } else {
                 self.restart(context, name);
             }
@@ -322,6 +310,9 @@ impl Lists {
         if pieces.is_empty() {
             return self.fetch(context, name, list, items);
         }
+        let end = from + items.len() as u64;
+        let is_last = end >= length;
+        let is_whole = pieces.len() == items.len();
         let (events, owned) = (self.events.clone(), name.clone());
         let is_queued = context.copiers.run(move || {
             let (rest, result) = append(&client, &local, items, pieces);
@@ -329,6 +320,12 @@ impl Lists {
         });
         if !is_queued {
             self.refuse(context, &name, "too much to do".into());
+        } else if is_whole && !is_last {
+            // The node sends the next page while the worker appends this one.
+            self.ask_from(context, name.clone(), end);
+            if let Some(running) = self.running.get_mut(&name) {
+                running.is_ahead = true;
+            }
         }
         None
     }
