@@ -280,10 +280,7 @@ impl Lists {
                 self.refuse(context, &name, error.to_string());
                 return None;
             }
-            if self.known.len() >= KNOWN_MAX {
-                self.known.clear();
-            }
-            self.known.insert(name.clone(), list);
+            self.remember(&name, list);
             if from > 0 {
                 self.restart(context, name);
                 return None;
@@ -292,12 +289,10 @@ impl Lists {
         if items.is_empty() {
             // If the node claims more items but sends none, the gateway repeats its request a
             // limited number of times.
-            if from >= length {
-                self.complete(context, name);
-            } else if is_replaced {
-                self.ask(context, name);
-            } else {
-                self.restart(context, name);
+            match from >= length {
+                true => self.complete(context, name),
+                false if is_replaced => self.ask(context, name),
+                false => self.restart(context, name),
             }
             return None;
         }
@@ -362,6 +357,13 @@ impl Lists {
                 None
             }
         }
+    }
+
+    fn remember(&mut self, name: &RemoteName, list: Epoch) {
+        if self.known.len() >= KNOWN_MAX {
+            self.known.clear();
+        }
+        self.known.insert(name.clone(), list);
     }
 
     /// Requests the items that the local copy lacks, at most [`RESTARTS_MAX`] times.
