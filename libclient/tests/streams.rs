@@ -496,6 +496,7 @@ fn a_small_message_stands_while_the_stream_goes_on() {
         };
         sender.send(small(round)).unwrap();
         let message = messages.try_borrow().unwrap().unwrap();
+        assert_eq!(b.instruments().leased().unwrap(), 0, "its bytes were in the stream's entry");
         for other in 100..200 {
             sender.send(small(other)).unwrap();
         }

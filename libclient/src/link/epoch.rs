@@ -169,13 +169,17 @@ mod tests {
         let shards = &client.session().shards;
         let guard = shards.epoch_guard();
         assert!(shards.is_alone(&guard));
-        let has_come = AtomicBool::new(false);
+        let (has_begun, has_come) = (AtomicBool::new(false), AtomicBool::new(false));
         std::thread::scope(|threads| {
             threads.spawn(|| {
+                has_begun.store(true, Ordering::Relaxed);
                 let guard = shards.epoch_guard();
                 has_come.store(true, Ordering::Relaxed);
                 assert!(!shards.is_alone(&guard));
             });
+            while !has_begun.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
             std::thread::sleep(Duration::from_millis(20));
             assert!(!has_come.load(Ordering::Relaxed), "it opened a guard beside this one");
             drop(guard);

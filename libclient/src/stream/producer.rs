@@ -7,12 +7,12 @@ use crate::session::Session;
 use crate::session::streams::ClosedRing;
 use crate::stream::origin::StreamPosition;
 use crate::stream::writer::{State, Writer};
-use crate::tensor::sendable::{Sendable, seal, sealed};
+use crate::tensor::sendable::{Sendable, check_own, sealed};
 use crate::wait::{Deadline, Timeout};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tensorlend_layout::stream::Closed;
-use tensorlend_layout::tensor::{Origin, Sealed};
+use tensorlend_layout::tensor::{Origin, Sealed, SmallHead};
 use tensorlend_layout::wire::Request;
 use tensorlend_os::mutex::lock;
 
@@ -63,12 +63,13 @@ impl RingSlot<'_> {
     }
 }
 
-/// Seals like [`seal`], while the stream is locked. Does not call the program's memory callback, which might use the
+/// Seals a message for this stream, which is locked. Does not call the program's memory callback, which might use the
 /// stream.
 #[inline(always)]
 fn seal_locked(session: &Arc<Session>, message: &mut impl Sendable, sequence: u64, what: &str) -> Result<Sealed> {
     let _locked = message.takes_memory(sealed::INSIDE).then(Silence::new);
-    seal(session, message, sequence, what)
+    check_own(session, message, what)?;
+    message.seal_entry(sequence, sealed::INSIDE)
 }
 
 impl Stream {
@@ -253,9 +254,8 @@ impl Stream {
     #[inline]
     fn push(&self, state: &mut State, mut message: impl Sendable, origin: Option<Origin>) -> Result<u64> {
         let mut sealed = seal_locked(&self.writer.session, &mut message, state.next, &self.writer.name)?;
-        match origin {
-            Some(origin) => sealed.summary = origin.pack(),
-            None => message.make_entry(&mut sealed.summary, sealed::INSIDE),
+        if let Some(origin) = origin {
+            sealed.summary = origin.pack();
         }
         Ok(self.writer.push(state, sealed.value, &sealed.summary))
     }
@@ -270,14 +270,14 @@ impl Stream {
         self.writer.session.check()?;
         message.ready(sealed::INSIDE)?;
         let mut state = lock(&self.state);
-        let mut sealed = seal_locked(&self.writer.session, &mut message, state.next, name)?;
-        let value = sealed.value;
+        let Sealed { value, summary: entry } = seal_locked(&self.writer.session, &mut message, state.next, name)?;
+        let mut summary = entry;
+        SmallHead::widen(&mut summary);
         // Add a holder for the ring. The name alone would not keep a value that is overwritten at once.
         self.writer.session.alloc().hold_again(value);
-        match self.writer.session.names().publish(name, &sealed.into()) {
+        match self.writer.session.names().publish(name, &Sealed { value, summary }.into()) {
             Ok(version) => {
-                message.make_entry(&mut sealed.summary, sealed::INSIDE);
-                self.writer.push(&mut state, value, &sealed.summary);
+                self.writer.push(&mut state, value, &entry);
                 Ok(version)
             }
             Err(e) => {

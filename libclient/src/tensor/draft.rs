@@ -17,7 +17,6 @@ use crate::tensor::spec::TensorSpec;
 use std::sync::Arc;
 use tensorlend_layout::directory::key_word;
 use tensorlend_layout::number::SlotNo;
-use tensorlend_layout::stream::HeaderSummary;
 use tensorlend_layout::tensor::{METADATA_INLINE, METADATA_MAX, NDIM_INLINE, Sealed, SlotInfo, SlotKind, check_extent};
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 use tensorlend_layout::{DType, Device, size};
@@ -69,9 +68,11 @@ pub trait Memory: Sized {
     /// Writes the slot's record with `sequence` and `next`. Then the slot belongs to the caller, ready to be published, and
     /// the draft does not free it any more.
     fn seal(draft: &mut Draft<Self>, sequence: u64, next: SlotNo) -> Result<Sealed>;
-    /// Puts the bytes of a sealed draft in place of its summary, if it is a small tensor.
+    /// Seals like [`Memory::seal`], for a stream: if it is a small tensor, its entry has its bytes in place of its summary.
     #[inline]
-    fn make_entry(_: &Draft<Self>, _: &mut HeaderSummary) {}
+    fn seal_entry(draft: &mut Draft<Self>, sequence: u64) -> Result<Sealed> {
+        Self::seal(draft, sequence, SLOT_NONE)
+    }
     /// Frees the slot of a draft that is dropped.
     fn free(&mut self, session: &Arc<Session>);
 }

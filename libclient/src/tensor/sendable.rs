@@ -4,7 +4,6 @@ use crate::error::{Error, Result};
 use crate::session::Session;
 use crate::tensor::draft::{Draft, Memory};
 use std::sync::Arc;
-use tensorlend_layout::stream::HeaderSummary;
 use tensorlend_layout::tensor::Sealed;
 use tensorlend_layout::word::SLOT_NONE;
 
@@ -31,7 +30,7 @@ pub trait Sendable: sealed::Message {}
 impl<M: Memory> Sendable for Draft<M> {}
 
 pub(crate) mod sealed {
-    use super::{Arc, Draft, HeaderSummary, Memory, Result, SLOT_NONE, Sealed, Session};
+    use super::{Arc, Draft, Memory, Result, SLOT_NONE, Sealed, Session};
 
     /// A token that only this crate can create, so that no other crate can call the methods below.
     #[derive(Clone, Copy)]
@@ -53,9 +52,11 @@ pub(crate) mod sealed {
         }
         /// Writes the message's records. Afterwards the slot belongs to the caller. Called once.
         fn seal_for(&mut self, sequence: u64, _: Inside) -> Result<Sealed>;
-        /// Puts the bytes of a small tensor in place of its summary, for a stream's entry. The message is sealed.
+        /// Seals like [`Message::seal_for`], for a stream: the entry of a small tensor has its bytes in place of its summary.
         #[inline]
-        fn make_entry(&self, _: &mut HeaderSummary, _: Inside) {}
+        fn seal_entry(&mut self, sequence: u64, inside: Inside) -> Result<Sealed> {
+            self.seal_for(sequence, inside)
+        }
     }
 
     impl<M: Memory> Message for Draft<M> {
@@ -75,8 +76,8 @@ pub(crate) mod sealed {
             self.seal(sequence, SLOT_NONE)
         }
         #[inline(always)]
-        fn make_entry(&self, summary: &mut HeaderSummary, _: Inside) {
-            M::make_entry(self, summary);
+        fn seal_entry(&mut self, sequence: u64, _: Inside) -> Result<Sealed> {
+            M::seal_entry(self, sequence)
         }
     }
 }
@@ -84,10 +85,14 @@ pub(crate) mod sealed {
 /// Seals a message if this client created it, because each client counts its own slots.
 #[inline(always)]
 pub(crate) fn seal(session: &Arc<Session>, message: &mut impl Sendable, sequence: u64, what: &str) -> Result<Sealed> {
-    if !Arc::ptr_eq(message.session(sealed::INSIDE), session) {
-        return Err(of_another_client(what));
-    }
+    check_own(session, message, what)?;
     message.seal_for(sequence, sealed::INSIDE)
+}
+
+/// Refuses a message of another client.
+#[inline(always)]
+pub(crate) fn check_own(session: &Arc<Session>, message: &impl Sendable, what: &str) -> Result<()> {
+    if Arc::ptr_eq(message.session(sealed::INSIDE), session) { Ok(()) } else { Err(of_another_client(what)) }
 }
 
 #[cold]

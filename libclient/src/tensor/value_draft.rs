@@ -11,7 +11,6 @@ use crate::tensor::draft::Draft;
 use crate::tensor::sendable::Sendable;
 use crate::tensor::sendable::sealed::{Inside, Message};
 use std::sync::Arc;
-use tensorlend_layout::stream::HeaderSummary;
 use tensorlend_layout::tensor::Sealed;
 
 /// The draft of a tensor or of a dataset, for programs that know the kind only at run time. It is the producer's
@@ -128,7 +127,7 @@ impl Message for ValueDraft {
         each!(self, draft => draft.seal_for(sequence, inside))
     }
 
-    fn make_entry(&self, summary: &mut HeaderSummary, inside: Inside) {
-        each!(self, draft => draft.make_entry(summary, inside));
+    fn seal_entry(&mut self, sequence: u64, inside: Inside) -> Result<Sealed> {
+        each!(self, draft => draft.seal_entry(sequence, inside))
     }
 }

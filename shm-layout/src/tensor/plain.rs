@@ -6,7 +6,7 @@ use crate::catalogue::SlotRecord;
 use crate::number::SlotNo;
 use crate::stream::HeaderSummary;
 
-/// A tensor without rare properties: [`SlotRecord::write_plain`] writes its record.
+/// A tensor without rare properties: [`SlotRecord::prepare_plain`] writes its record.
 #[derive(Clone, Copy, Debug)]
 pub struct PlainTensor {
     /// Element type.
@@ -25,15 +25,8 @@ pub struct PlainTensor {
 
 impl SlotRecord {
     /// Owner: as [`SlotRecord::write`], for a tensor in host memory that the record describes without an extension, metadata,
-    /// strides or a byte offset. Returns the summary for a stream's entry: zero if a size does not fit.
-    #[inline]
-    pub fn write_plain(&self, generation: u64, next: SlotNo, sequence: u64, plain: &PlainTensor) -> HeaderSummary {
-        self.seal_plain(generation);
-        self.prepare_plain(next, sequence, plain)
-    }
-
-    /// Owner: writes all that [`SlotRecord::write_plain`] writes, except the generation, which [`SlotRecord::seal_plain`]
-    /// writes. Until then the slot counts as a draft's.
+    /// strides or a byte offset, but without the generation, which [`SlotRecord::seal_plain`] writes. Until then the slot counts
+    /// as a draft's. Returns the summary for a stream's entry: zero if a size does not fit.
     #[inline]
     pub fn prepare_plain(&self, next: SlotNo, sequence: u64, plain: &PlainTensor) -> HeaderSummary {
         let &PlainTensor { dtype, ndim, dims, data_offset, data_bytes, timestamp_ns } = plain;
@@ -106,12 +99,13 @@ mod tests {
                 metadata: [0; METADATA_INLINE / 8],
             };
             former[0].write(&info);
-            assert_eq!(now[0].write_plain(11, SlotNo::new(12), 13, &plain), info.summary().unwrap_or_default());
-            assert_eq!(now[0].copy(), former[0].copy());
-            // The same in two steps, with a timestamp that comes in between.
+            let summary = now[0].prepare_plain(SlotNo::new(12), 13, &plain);
+            assert_eq!(now[0].generation(), 0, "not sealed yet");
+            now[0].seal_plain(11);
+            assert_eq!((now[0].copy(), summary), (former[0].copy(), info.summary().unwrap_or_default()));
+            // The same with a timestamp that comes in between.
             let later = record([7; 16]);
             let mut summary = later[0].prepare_plain(SlotNo::new(12), 13, &PlainTensor { timestamp_ns: 0, ..plain });
-            assert_eq!(later[0].generation(), 0, "not sealed yet");
             later[0].stamp_plain(&mut summary, timestamp_ns);
             later[0].seal_plain(11);
             assert_eq!((later[0].copy(), summary), (former[0].copy(), info.summary().unwrap_or_default()));

@@ -201,6 +201,8 @@ fn plain_tensors_are_described_beside_their_cells() {
     client.append_many("list", [draft(), draft()]).unwrap();
     assert!(client.get_all("list").unwrap().iter().all(described));
     client.dataset().add("a", draft()).unwrap().publish("dataset").unwrap();
+    draft().publish("metadata").unwrap();
+    assert!(of("metadata"));
     let mut with_metadata = draft();
     with_metadata.set_metadata(b"more").unwrap();
     with_metadata.publish("metadata").unwrap();

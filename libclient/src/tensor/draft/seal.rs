@@ -29,20 +29,12 @@ impl Memory for Host {
     // Inlined, because a caller that gets the result through memory waits for the processor's store buffer.
     #[inline(always)]
     fn seal(draft: &mut Draft, sequence: u64, next: SlotNo) -> Result<Sealed> {
-        draft.session.check()?;
-        tensorlend_layout::crash_point!("draft: filled");
-        match (draft.kind, &draft.details, draft.shape.four()) {
-            (SlotKind::Tensor, None, Some(dims)) => Ok(draft.seal_plain(dims, sequence, next)),
-            _ => draft.seal_any(sequence, next, false),
-        }
+        draft.seal_host(sequence, next, false)
     }
 
-    // The summary changes in place: a copy of it would wait for the processor's store buffer.
     #[inline(always)]
-    fn make_entry(draft: &Draft, summary: &mut HeaderSummary) {
-        if let Some(head) = SmallHead::of_summary(summary) {
-            *summary = head.entry(draft.sealed_bytes(), summary[5]);
-        }
+    fn seal_entry(draft: &mut Draft, sequence: u64) -> Result<Sealed> {
+        draft.seal_host(sequence, SLOT_NONE, true)
     }
 
     fn free(&mut self, session: &Arc<Session>) {
@@ -91,15 +83,30 @@ impl<M: Memory> Draft<M> {
 }
 
 impl Draft {
-    /// Seals the slot of a tensor without rare properties, which almost every tensor is.
     #[inline(always)]
-    fn seal_plain(&mut self, dims: [u64; NDIM_INLINE], sequence: u64, next: SlotNo) -> Sealed {
+    fn seal_host(&mut self, sequence: u64, next: SlotNo, for_entry: bool) -> Result<Sealed> {
+        self.session.check()?;
+        tensorlend_layout::crash_point!("draft: filled");
+        match (self.kind, &self.details, self.shape.four()) {
+            (SlotKind::Tensor, None, Some(dims)) => Ok(self.seal_plain(dims, sequence, next, for_entry)),
+            _ => self.seal_any(sequence, next, false),
+        }
+    }
+
+    /// Seals the slot of a tensor without rare properties, which almost every tensor is. `for_entry`: the summary becomes the
+    /// words of a stream's entry.
+    #[inline(always)]
+    fn seal_plain(&mut self, dims: [u64; NDIM_INLINE], sequence: u64, next: SlotNo, for_entry: bool) -> Sealed {
         debug_assert!(!self.is_sealed);
         let taken = self.memory.taken.as_ref().expect(SLOT_MISSING);
         let plain = self.plain(taken, dims);
         // SAFETY: contract 1: the slot is handed out, and this draft holds the session.
         let record = unsafe { taken.record.get() };
-        let summary = record.write_plain(taken.generation(), next, sequence, &plain);
+        let mut summary = record.prepare_plain(next, sequence, &plain);
+        if for_entry && let Some(head) = SmallHead::of_summary(&summary) {
+            summary = head.entry(self.filled_bytes(), summary[5]);
+        }
+        record.seal_plain(taken.generation());
         let value = taken.value;
         self.chain(value, next);
         self.is_sealed = true;
@@ -118,12 +125,13 @@ impl Draft {
         }
     }
 
-    /// Returns the bytes of a sealed draft, whose slot it still has.
+    /// Returns the bytes of a draft that is about to be sealed. Once it is sealed, another thread may release its segment,
+    /// and unmap it.
     #[inline]
-    fn sealed_bytes(&self) -> &[u8] {
-        debug_assert!(self.is_sealed);
-        // SAFETY: contract 1 and 2 of `bytes.rs`: the slot is handed out, this draft holds the session, and its owner has not
-        // released the slot.
+    fn filled_bytes(&self) -> &[u8] {
+        debug_assert!(!self.is_sealed);
+        // SAFETY: contract 1 and 2 of `bytes.rs`: the slot is handed out and not sealed, this draft has it, and holds the
+        // session.
         unsafe { self.memory.taken().bytes.read() }
     }
 
@@ -154,12 +162,12 @@ impl Draft {
         if self.timestamp_ns != 0 {
             record.stamp_plain(entry, self.timestamp_ns);
         }
+        if let Some(head) = SmallHead::of_entry(entry) {
+            *entry = head.entry(self.filled_bytes(), entry[5]);
+        }
         record.seal_plain(taken.generation());
         let value = taken.value;
         self.is_sealed = true;
-        if let Some(head) = SmallHead::of_entry(entry) {
-            *entry = head.entry(self.sealed_bytes(), entry[5]);
-        }
         Some(value)
     }
 
