@@ -95,6 +95,12 @@ impl CellRecord {
         crate::crash_point!("describe: done");
     }
 
+    /// Owner: removes the description. A Release fence must follow before the record gets the name of another use: the same value
+    /// may come back into the cell under it.
+    pub fn forget_description(&self) {
+        self.name[DESCRIBED].put(0);
+    }
+
     /// Reader: returns whether the record has a description of this value of the cell. The reader may call this before it has a
     /// lease, and [`CellRecord::description`] later, when the cache line is there.
     #[inline(always)]
@@ -116,8 +122,7 @@ impl CellRecord {
         }
         // Acquire, between the copy and the check.
         fence(Ordering::Acquire);
-        // If the cell still has this value, the words are not those of another name: the owner empties the cell before it
-        // changes the record.
+        // Then the words are not those of another name: the owner empties the cell and *described* before it changes the others.
         (self.name[DESCRIBED].peek() == value.0 && self.cell.peek() == value.0).then_some(words)
     }
 

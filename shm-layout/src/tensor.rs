@@ -389,12 +389,14 @@ impl SlotInfo {
 
 impl SlotRecord {
     /// Owner: writes the record of a draft. The publication that follows makes the record visible
-    /// to readers.
+    /// to readers. The generation comes last: with it the slot is sealed, and another thread may release its segment.
     #[inline]
     pub fn write(&self, info: &SlotInfo) {
-        for (word, value) in self.words.iter().zip(info.pack()) {
+        let [first, rest @ ..] = info.pack();
+        for (word, value) in self.words[1..].iter().zip(rest) {
             word.put(value);
         }
+        self.words[0].set(first);
     }
 
     /// Owner: records that the work on an early tensor is done. The owner makes one store,

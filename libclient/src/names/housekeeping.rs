@@ -78,9 +78,10 @@ impl NameTable {
         self.free_late_cells();
         let cell = free.map_or_else(|| self.fresh_cell(), Ok)?;
         let record = self.own_cell(cell).expect("a fresh cell is mapped");
+        record.forget_description();
         // Release, against a reader R that compares the name of the cell's former use. R checks again the word that
         // led to this cell, and finds that word changed. Also against a reader that copies the description of a former
-        // value: that reader finds the cell emptied.
+        // value: that reader finds the description removed.
         std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
         let put = |words: &[Word], bytes: &[u8]| {
             for (at, word) in words.iter().enumerate() {

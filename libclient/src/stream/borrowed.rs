@@ -459,9 +459,11 @@ impl Subscription {
     #[inline(always)]
     fn borrow_entry(&mut self, cell: Cell, words: &HeaderSummary) -> bool {
         let Some(head) = SmallHead::of_entry(words) else { return self.borrow_near(cell, words) };
-        // A copy needs no lease. It is valid if the words belonged to the message until they were read.
+        // A copy needs no lease. It is valid if the words belonged to the message until they were read, and the stream still
+        // had this producer.
         self.near.show_small(head, words)
             && Ring { head: &self.at.head, entries: &self.at.entries }.still_has(self.next, cell)
+            && self.session.owner_word(self.at.entry).is_some_and(|word| word.read() == self.at.owner_word.0)
             && self.session.is_member()
     }
 

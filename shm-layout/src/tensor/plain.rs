@@ -46,7 +46,7 @@ impl SlotRecord {
     /// Owner: writes the generation of a prepared record. The slot is then ready to be published.
     #[inline]
     pub fn seal_plain(&self, generation: u64) {
-        self.words[0].put(generation << 24 | SlotKind::Tensor as u64);
+        self.words[0].set(generation << 24 | SlotKind::Tensor as u64);
     }
 
     /// Owner: changes the timestamp of a prepared record and of its summary.
